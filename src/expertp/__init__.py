@@ -1,0 +1,1 @@
+"""ExpertP: tune a small Mixture-of-Experts language model, train a large one."""

@@ -1,0 +1,113 @@
+"""`expertp VERB ...`: finds the verb's module, parses its arguments, turns bad input into one line and exit code 2.
+
+A verb's module is imported only when that verb is asked for, so `expertp --help` and `expertp plan` never
+import torch. It has a docstring (the help text), `EXAMPLES`, `add_arguments(parser)` and `run(args) -> exit code`.
+"""
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from expertp.errors import InputError
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TERMINATED = 0, 1, 2, 143
+
+VERBS = {
+    "plan": "what every parameter group of a large model should be set to, from a small one",
+    "init": "write commented starter files: plan and run",
+    "prepare": "turn text, JSONL, Parquet or a Hugging Face dataset into token shards",
+    "train": "train one model from a run file; run it again to resume",
+    "generate": "stream text from a trained run",
+    "doctor": "what this machine has, and what of it expertp will use",
+}
+
+USAGE = """\
+usage: expertp VERB [arguments]        expertp VERB --help tells more
+
+Tune a small Mixture-of-Experts model, train a large one.
+
+verbs:
+{verbs}
+
+examples:
+  expertp plan --base configs/base.yaml --target configs/target.yaml
+  expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096
+  expertp train configs/run.yaml --out out/first-run
+"""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line that points to `--help`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would have printed under a usage text."""
+        raise InputError(f"{message} (see '{self.prog} --help')")
+
+
+def build_parser(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of one verb, importing that verb's module only."""
+    module = importlib.import_module(f"expertp.cli.{verb}")
+    parser = OneLineParser(
+        prog=f"expertp {verb}",
+        description=module.__doc__,
+        epilog=f"examples:\n{module.EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run)
+    return parser
+
+
+def usage() -> str:
+    """Return what bare `expertp` prints: the verbs and three examples to copy."""
+    return USAGE.format(verbs="\n".join(f"  {verb:<10} {summary}" for verb, summary in VERBS.items()))
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; bad input raises `InputError`."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage())
+        return EXIT_OK
+    verb, *rest = argv
+    if verb == "--version":
+        from importlib.metadata import version
+
+        print(f"expertp {version('expertp')}")
+        return EXIT_OK
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"the verbs are {', '.join(VERBS)}"
+        raise InputError(f"unknown verb '{verb}'; {hint}")
+    args = build_parser(verb).parse_args(rest)
+    code: int = args.run(args)
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the `expertp` command; returns the exit code (0 ok, 1 failed, 2 bad input, 143 SIGTERM)."""
+    try:
+        code = dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except InputError as error:
+        print(f"expertp: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except BrokenPipeError:  # `expertp ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"expertp: {where}{error.strerror or error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print("expertp: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
