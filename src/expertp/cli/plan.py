@@ -1,0 +1,96 @@
+"""Print what every parameter group of the target model should be set to, given a base model and its hyperparameters.
+
+The base file has the sections `model:` and `hps:`, the target file `model:` only. Overrides `model.KEY=VALUE` address
+the target, `hps.KEY=VALUE` the base's hyperparameters; hps.lr is linear, not log2.
+"""
+
+import argparse
+import json
+
+from expertp.cli.text import columns, describe
+from expertp.config import load_base, load_target, split_overrides
+from expertp.plan import Group, Plan, plan
+from expertp.rules import RULE_SETS
+
+EXAMPLES = """\
+  expertp plan --base configs/base.yaml --target configs/target.yaml
+  expertp plan --base configs/base.yaml --target configs/target.yaml model.n_embd=2048 hps.lr=0.02 --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.* of the target, hps.* of the base")
+    parser.add_argument("--base", required=True, metavar="FILE", help="YAML with model: and hps:")
+    parser.add_argument("--target", required=True, metavar="FILE", help="YAML with model:")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of the target's run, for hps.decay=tau")
+    parser.add_argument(
+        "--allow-kappa-change",
+        action="store_true",
+        help="permit another sparsity than the base's (default: an error)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan and print."""
+    overrides = split_overrides(args.overrides, ("model", "hps"))
+    base, hps = load_base(args.base, overrides["hps"])
+    target = load_target(args.target, overrides["model"])
+    planned = plan(base, target, hps, steps=args.steps, allow_kappa_change=args.allow_kappa_change)
+    if args.json:
+        print(json.dumps(planned.to_dict(), indent=2))
+    else:
+        print_plan(planned)
+    return 0
+
+
+def print_plan(planned: Plan) -> None:
+    """Print a plan for people: sizes, one row per group, forward multipliers."""
+    base, target, hps, m = planned.base, planned.target, planned.hps, planned.multipliers
+    print(f"rules {hps.rules}, eps {hps.eps_rule}, residual {hps.residual}, decay {hps.decay}")
+    for label, model in (("base  ", base), ("target", target)):
+        print(f"{label}  {describe(model)}")
+    print(f"m_N {m.width:g}, m_L {m.depth:g}, m_E {m.experts:g}, m_a {m.alpha:g}\n")
+
+    at_base = plan(base, base, hps)
+    rows = [
+        (
+            "group",
+            "init std",
+            "lr",
+            "weight decay",
+            "Adam eps",
+            "against base: init, lr, wd, eps",
+            "in the paper",
+        )
+    ]
+    for name, group in planned.groups.items():
+        if group.lr is not None:
+            cells = [_number(value) for value in _settings(group)]
+            rows.append((name, *cells, _factors(group, at_base.groups[name]), RULE_SETS[hps.rules].rows[name].where))
+    print(columns(rows), end="\n\n")
+
+    forward = planned.forward
+    moe = "" if forward.moe_output is None else f", sum over active experts x {forward.moe_output:g}"
+    print(
+        f"forward: block outputs x {forward.residual:.4g}, logits x {forward.logits:.4g}, "
+        f"attention scores q.k x {forward.attention_scale:.4g}{moe}"
+    )
+    print("norms start at gain 1, bias 0; the expert bias is not an Adam parameter")
+    if target.kappa != base.kappa:
+        print(f"warning: kappa {target.kappa} differs from the base's {base.kappa}; lr does not transfer then")
+
+
+def _settings(group: Group) -> tuple[float | None, ...]:
+    return group.init_std, group.lr, group.weight_decay, group.adam_eps
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _factors(group: Group, base: Group) -> str:
+    """Say by what the settings differ from the base's; "-" where there is nothing to scale."""
+    pairs = zip(_settings(group), _settings(base), strict=True)
+    return "  ".join(f"x{ours / theirs:<6.4g}" if ours and theirs else "-      " for ours, theirs in pairs).rstrip()

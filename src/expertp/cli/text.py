@@ -1,0 +1,43 @@
+"""How values look on a terminal, for every verb."""
+
+from collections.abc import Sequence
+
+from expertp.spec import ModelSpec
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows of cells, of which the first is the header.
+
+    >>> print(columns([("group", "lr"), ("router", "0.1")]))
+    group   lr
+    ------  ---
+    router  0.1
+    """
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    header, *body = rows
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, ["-" * width for width in widths], *body)
+    )
+
+
+def describe(model: ModelSpec) -> str:
+    """Say what a model is in one line."""
+    counts = model.counts()
+    ffn = f"E{model.n_exp}A{model.n_act}" if model.ffn == "moe" else "dense"
+    return (
+        f"n_embd {model.n_embd}, n_layer {model.n_layer}, {ffn}, alpha_ffn {model.alpha_ffn:g}: "
+        f"{count(counts.total)} parameters, {count(counts.active)} active"
+    )
+
+
+def count(number: float) -> str:
+    """Write a large number short.
+
+    >>> count(51_445_760), count(2.54e9), count(999)
+    ('51.4M', '2.54B', '999')
+    """
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:g}"

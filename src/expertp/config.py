@@ -1,0 +1,186 @@
+"""YAML <-> specs: sections, `a.b=c` overrides, unknown keys with "did you mean", content hashes."""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from expertp.errors import InputError
+from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec
+
+SpecT = TypeVar("SpecT", bound=Spec)
+
+# Fields that say where files lie or how often to save, not what is computed: they are not part of a run's identity.
+OPERATIONAL = {"train": {"data", "checkpoint_seconds", "checkpoint_steps"}}
+
+
+def load_base(path: str | Path, overrides: Iterable[str] = ()) -> tuple[ModelSpec, BaseHPs]:
+    """Read a base file (`model:` and `hps:`); overrides address `hps.*`."""
+    tree = _read_sections(path, {"model": ModelSpec, "hps": BaseHPs})
+    _apply(tree, overrides, {"hps": BaseHPs})
+    for section in ("model", "hps"):
+        if section not in tree:
+            raise InputError(f"{path}: section '{section}:' is missing; a base has `model:` and `hps:`")
+    return build(ModelSpec, tree["model"], f"{path}: model"), build(BaseHPs, tree["hps"], f"{path}: hps")
+
+
+def load_target(path: str | Path, overrides: Iterable[str] = ()) -> ModelSpec:
+    """Read a target file (`model:` only); overrides address `model.*`."""
+    tree = _read_sections(path, {"model": ModelSpec, "hps": BaseHPs})
+    if "hps" in tree:
+        raise InputError(f"{path}: a target has no 'hps:'; hyperparameters belong to the base, remove the section here")
+    _apply(tree, overrides, {"model": ModelSpec})
+    if "model" not in tree:
+        raise InputError(f"{path}: section 'model:' is missing; a target is the model to be planned")
+    return build(ModelSpec, tree["model"], f"{path}: model")
+
+
+def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
+    """Read a run file (`model:`, `hps:`, `train:` and, unless the model is its own base, `base:`)."""
+    fields = {name: field.annotation for name, field in RunSpec.model_fields.items()}
+    tree = _read_sections(path, fields)
+    _apply(tree, overrides, fields)
+    return run_from_tree(tree, str(path))
+
+
+def run_from_tree(tree: Mapping[str, Any], where: str) -> RunSpec:
+    """Build a run from its sections; without `base:` the model is its own base."""
+    for section in ("model", "hps", "train"):
+        if section not in tree:
+            raise InputError(f"{where}: section '{section}:' is missing; a run has `model:`, `hps:` and `train:`")
+    return build(RunSpec, {"base": tree["model"], **tree}, where)
+
+
+def split_overrides(overrides: Iterable[str], sections: Iterable[str]) -> dict[str, list[str]]:
+    """Sort `section.key=value` strings by section; a string of another form or section is an error."""
+    by_section: dict[str, list[str]] = {section: [] for section in sections}
+    for text in overrides:
+        section = text.partition("=")[0].partition(".")[0]
+        if "=" not in text or section not in by_section:
+            allowed = ", ".join(f"{name}.KEY=VALUE" for name in by_section)
+            raise InputError(f"'{text}' is not an override; write {allowed}")
+        by_section[section].append(text)
+    return by_section
+
+
+def build(spec: type[SpecT], data: object, where: str) -> SpecT:
+    """Validate a plain tree into a spec, with one-line errors that name the place and the nearest key.
+
+    >>> build(ModelSpec, {"n_embed": 64}, "model")
+    Traceback (most recent call last):
+    expertp.errors.InputError: model.n_embed: unknown key; did you mean 'n_embd'?
+    """
+    _check_keys(spec, data, where)
+    try:
+        return spec.model_validate(data)
+    except ValidationError as error:
+        raise InputError(_first_line(error, where)) from None
+
+
+def to_yaml(spec: Spec) -> str:
+    """Return the YAML text that loads back to an equal spec."""
+    return yaml.safe_dump(spec.to_tree(), sort_keys=False)
+
+
+def run_id(run: RunSpec, data_hash: str) -> str:
+    """Return the identity of a run: a hash of all that decides its numbers, of which the data's content is part."""
+    tree = run.to_tree()
+    for section, fields in OPERATIONAL.items():
+        tree[section] = {key: value for key, value in tree[section].items() if key not in fields}
+    return content_hash({"run": tree, "data": data_hash})
+
+
+def content_hash(tree: object) -> str:
+    """Return 16 hex digits of the SHA-256 of a plain tree's canonical JSON."""
+    canonical = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a YAML file, each a plain value, after checking their names."""
+    try:
+        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; `expertp init` writes starter files") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a directory; a YAML file is expected") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; a YAML file is expected") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: expected sections {', '.join(sections)}, found {type(tree).__name__}")
+    for name in tree:
+        if name not in sections:
+            raise InputError(f"{path}: {_unknown(str(name), sections, 'section')}")
+    return tree
+
+
+def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str, Any]) -> None:
+    """Set `a.b=c` in a tree of sections, in place; the value is read as YAML."""
+    for text in overrides:
+        dotted, equals, raw = text.partition("=")
+        section, dot, key = dotted.partition(".")
+        spec = sections.get(section)
+        nested = isinstance(spec, type) and issubclass(spec, Spec)
+        if not equals or spec is None or nested != bool(dot):
+            names = (f"{name}.KEY=VALUE" for name, kind in sections.items() if issubclass(kind, Spec))
+            raise InputError(f"'{text}' is not an override; write {', '.join(names)}")
+        try:
+            value = yaml.safe_load(raw)
+        except yaml.YAMLError:
+            raise InputError(f"'{text}': the value is not YAML; quote it") from None
+        if not nested:
+            tree[section] = value
+            continue
+        if section == "base" and "base" not in tree:
+            tree["base"] = dict(tree.get("model") or {})
+        if not isinstance(tree.setdefault(section, {}), dict):
+            raise InputError(f"section '{section}:' must hold keys and values")
+        # `hps.constants.router_lr=1/16` reaches one level further, into the mapping of constants.
+        target, *path = key.split(".")
+        if target not in spec.model_fields:
+            raise InputError(f"'{text}': {_unknown(target, spec.model_fields, 'key')}")
+        if not path:
+            tree[section][target] = value
+        else:
+            inner = tree[section].get(target)
+            tree[section][target] = {**(inner if isinstance(inner, dict) else {}), ".".join(path): value}
+
+
+def _check_keys(spec: type[Spec], data: object, where: str) -> None:
+    if not isinstance(data, Mapping):
+        raise InputError(f"{where}: expected keys and values, found {type(data).__name__}")
+    for key, value in data.items():
+        field = spec.model_fields.get(str(key))
+        if field is None:
+            raise InputError(f"{where}.{_unknown(str(key), spec.model_fields, 'key')}")
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Spec):
+            _check_keys(field.annotation, value, f"{where}: {key}")
+
+
+def _unknown(name: str, known: Iterable[str], kind: str) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+    return f"{name}: unknown {kind}; {hint}"
+
+
+def _first_line(error: ValidationError, where: str) -> str:
+    """Turn the first of pydantic's findings into one line: place, what is wrong, value seen."""
+    findings = error.errors()
+    # A union reports each of its branches: the deepest is the one that the user meant.
+    first = max((f for f in findings if f["loc"][:1] == findings[0]["loc"][:1]), key=lambda f: len(f["loc"]))
+    place = ".".join([where, *(str(part) for part in first["loc"] if "[" not in str(part))])
+    if first["type"] == "value_error":
+        return f"{place}: {first['ctx']['error']}"
+    if first["type"] == "missing":
+        return f"{place}: is missing; give it a value"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    return f"{place}: {message}, not {first['input']!r}"

@@ -1,0 +1,280 @@
+"""plan(base, target, hps) -> Plan: what every parameter group of the target is set to, as pure data.
+
+Nothing here imports torch: a plan can be made, printed and stored anywhere.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from expertp.errors import InputError
+from expertp.rules import (
+    CONSTANT_FAMILIES,
+    DEPTH,
+    EXPERTP,
+    ONE,
+    PAPER_CONSTANTS,
+    RULE_SETS,
+    Row,
+    RuleSet,
+)
+from expertp.spec import BaseHPs, Counts, ModelSpec
+
+# The groups of the reference model, in the order of the forward pass. The rules know a few more, for models of others.
+GROUPS = (
+    "embedding",
+    "unembedding",
+    "norm",
+    "final_norm",
+    "attn_qk",
+    "attn_v",
+    "attn_o",
+    "linear_bias",
+    "router",
+    "expert_up",
+    "expert_down",
+    "expert_bias",
+    "ffn_up",
+    "ffn_down",
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings of one parameter group; None where a setting does not apply."""
+
+    init_std: float | None = None
+    lr: float | None = None
+    weight_decay: float | None = None
+    adam_eps: float | None = None
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Sizes of the target relative to the base."""
+
+    width: float
+    depth: float
+    experts: float
+    alpha: float
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Factors in the forward pass of the target; `moe_output` is None for a dense model."""
+
+    residual: float
+    logits: float
+    attention_scale: float
+    moe_output: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that training the target needs to know about scale."""
+
+    base: ModelSpec
+    target: ModelSpec
+    hps: BaseHPs
+    multipliers: Multipliers
+    groups: Mapping[str, Group]
+    forward: Forward
+    counts: Counts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as one JSON object."""
+        return {
+            "rules": self.hps.rules,
+            "eps_rule": self.hps.eps_rule,
+            "base": self.base.to_tree(),
+            "target": self.target.to_tree(),
+            "multipliers": asdict(self.multipliers),
+            "groups": {name: asdict(group) for name, group in self.groups.items()},
+            "forward": asdict(self.forward),
+            "counts": asdict(self.counts),
+        }
+
+
+def plan(
+    base: ModelSpec,
+    target: ModelSpec,
+    hps: BaseHPs,
+    *,
+    steps: int | None = None,
+    allow_kappa_change: bool = False,
+) -> Plan:
+    """Carry hyperparameters found at `base` over to `target`.
+
+    Paper: Tables 1 and 2, Section 3.3.
+
+    Args:
+        base: the model that `hps` were found on.
+        target: the model to be trained.
+        hps: the base's hyperparameters; they also name the rule set and its options.
+        steps: optimizer steps of the target's run, for `decay: tau`; by default those of the base's run.
+        allow_kappa_change: permit a sparsity other than the base's, where lr is known not to transfer.
+
+    Returns:
+        A `Plan`; at the base itself its groups are the base's hyperparameters times the constants.
+
+    >>> small = ModelSpec(n_embd=256, n_layer=4, n_exp=4, n_act=1)
+    >>> large = ModelSpec(n_embd=1024, n_layer=8, n_exp=16, n_act=4)
+    >>> plan(small, large, BaseHPs(lr=0.01)).groups["expert_up"].lr
+    0.0025
+    """
+    _check_comparable(base, target, allow_kappa_change)
+    rules = RULE_SETS[hps.rules]
+    multipliers = Multipliers(
+        width=target.n_embd / base.n_embd,
+        depth=target.n_layer / base.n_layer,
+        experts=target.n_exp / base.n_exp,
+        alpha=target.alpha_ffn / base.alpha_ffn,
+    )
+    values = _symbol_values(multipliers, target, hps.gamma)
+    constants = resolve_constants(hps.constants)
+    longer = _relative_steps(hps, steps)
+    present = _present_groups(target)
+    return Plan(
+        base=base,
+        target=target,
+        hps=hps,
+        multipliers=multipliers,
+        groups={
+            name: _group(name, rules.rows[name], hps, values, constants, longer) if name in present else Group()
+            for name in GROUPS
+        },
+        forward=_forward(rules, hps, values, target),
+        counts=target.counts(),
+    )
+
+
+def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Turn a preset or a mapping of names such as `router_lr` into {(group, "lr" or "init"): factor}."""
+    named: Mapping[str, float] = (
+        {"ones": {}, "paper": PAPER_CONSTANTS}[constants] if isinstance(constants, str) else constants
+    )
+    resolved: dict[tuple[str, str], float] = {}
+    for name, factor in named.items():
+        family, _, what = name.rpartition("_")
+        groups = CONSTANT_FAMILIES.get(family, ())
+        if what not in ("lr", "init") or not groups or (what == "init" and EXPERTP.rows[groups[0]].init is None):
+            raise InputError(f"hps.constants.{name}: unknown constant; known are {', '.join(constant_names())}")
+        if not (factor > 0 and math.isfinite(factor)):
+            raise InputError(f"hps.constants.{name}: must be positive and finite, not {factor:g}")
+        for group in groups:
+            if (group, what) in resolved:
+                raise InputError(
+                    f"hps.constants.{name}: {what} of group '{group}' is set twice; name a group once, "
+                    "alone or by its family"
+                )
+            resolved[group, what] = factor
+    return resolved
+
+
+def constant_names() -> list[str]:
+    """Return the names that `hps.constants` takes."""
+    names = []
+    for family, groups in CONSTANT_FAMILIES.items():
+        names.append(f"{family}_lr")
+        if EXPERTP.rows[groups[0]].init is not None:
+            names.append(f"{family}_init")
+    return names
+
+
+def _check_comparable(base: ModelSpec, target: ModelSpec, allow_kappa_change: bool) -> None:
+    for field in ("d_head", "ffn", "gate", "tied_embeddings", "linear_bias", "activation"):
+        ours, theirs = getattr(target, field), getattr(base, field)
+        if ours != theirs:
+            raise InputError(
+                f"{field}={ours} in the target but {theirs} in the base; hyperparameters carry over between sizes "
+                "of one architecture, so make them equal"
+            )
+    if target.kappa != base.kappa and not allow_kappa_change:
+        near = max(1, round(target.n_exp * base.kappa))
+        raise InputError(
+            f"kappa=n_act/n_exp={target.kappa} in the target but {base.kappa} in the base; learning rates do not "
+            f"transfer across sparsity, so set n_act={near} or pass --allow-kappa-change"
+        )
+
+
+def _present_groups(model: ModelSpec) -> set[str]:
+    absent = {"ffn_up", "ffn_down"} if model.ffn == "moe" else {"router", "expert_up", "expert_down", "expert_bias"}
+    if model.tied_embeddings:
+        absent.add("unembedding")
+    if not model.linear_bias:
+        absent.add("linear_bias")
+    return set(GROUPS) - absent
+
+
+def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) -> dict[str, float]:
+    return {
+        "m_N": multipliers.width,
+        "m_N^gamma": 1.0 if math.isinf(gamma) else multipliers.width**gamma,
+        "m_L": multipliers.depth,
+        "m_E": multipliers.experts,
+        "m_a": multipliers.alpha,
+        "L": target.n_layer,
+        "(2L)": 2 * target.n_layer,
+        "d_head": target.d_head,
+        "n_act": target.n_act,
+    }
+
+
+def _relative_steps(hps: BaseHPs, steps: int | None) -> float:
+    """Length of the target's run relative to the base's, as far as weight decay is concerned."""
+    if hps.decay == "independent":
+        return 1.0
+    if hps.tuned_steps is None:
+        raise InputError("hps.decay=tau keeps steps*lr*wd constant; give hps.tuned_steps, the steps of the base run")
+    return (steps or hps.tuned_steps) / hps.tuned_steps
+
+
+def _group(
+    name: str,
+    row: Row,
+    hps: BaseHPs,
+    values: Mapping[str, float],
+    constants: Mapping[tuple[str, str], float],
+    longer: float,
+) -> Group:
+    if name == "expert_bias":
+        return Group(init_std=0.0, lr=hps.bias_lr * row.lr(values))
+    eps = row.adam_eps(hps.eps_rule)
+    assert eps is not None, f"{name} is an Adam parameter and needs an eps rule"
+    # Independent decay keeps lr*wd, tau keeps steps*lr*wd: either way wd carries the inverse of lr's factor.
+    decay = hps.weight_decay / row.lr(values) / longer if row.decays else 0.0
+    return Group(
+        init_std=_init_std(name, row, hps, values, constants),
+        lr=hps.lr * constants.get((name, "lr"), 1.0) * row.lr(values),
+        weight_decay=decay,
+        adam_eps=hps.adam_eps * eps(values),
+    )
+
+
+def _init_std(
+    name: str,
+    row: Row,
+    hps: BaseHPs,
+    values: Mapping[str, float],
+    constants: Mapping[tuple[str, str], float],
+) -> float | None:
+    if row.init is None:
+        return 0.0 if row.start == "zero" else None
+    if name == "router" and math.isinf(hps.gamma):
+        return 0.0
+    return hps.init_std * constants.get((name, "init"), 1.0) * row.init(values)
+
+
+def _forward(rules: RuleSet, hps: BaseHPs, values: Mapping[str, float], target: ModelSpec) -> Forward:
+    residual = rules.forward.residual
+    # The paper writes 1/L on block outputs, CompleteP's code 1/m_L; they differ by the constant L0. Rule sets without
+    # a depth multiplier have neither.
+    if hps.residual == "absolute" and residual != ONE:
+        residual = 1 / DEPTH
+    return Forward(
+        residual=residual(values),
+        logits=rules.forward.logits(values),
+        attention_scale=rules.forward.attention_scale(values),
+        moe_output=rules.forward.moe_output(values) if target.ffn == "moe" else None,
+    )
