@@ -11,12 +11,16 @@ import yaml
 from pydantic import ValidationError
 
 from expertp.errors import InputError
-from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec
+from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
 # Fields that say where files lie or how often to save, not what is computed: they are not part of a run's identity.
 OPERATIONAL = {"train": {"data", "checkpoint_seconds", "checkpoint_steps"}}
+
+
+# What PyYAML raises: ValueError for a date or a tagged number that is none, RecursionError for brackets without end.
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def load_base(path: str | Path, overrides: Iterable[str] = ()) -> tuple[ModelSpec, BaseHPs]:
@@ -53,7 +57,12 @@ def run_from_tree(tree: Mapping[str, Any], where: str) -> RunSpec:
     for section in ("model", "hps", "train"):
         if section not in tree:
             raise InputError(f"{where}: section '{section}:' is missing; a run has `model:`, `hps:` and `train:`")
-    return build(RunSpec, {"base": tree["model"], **tree}, where)
+    # One by one first, so that an error names the section that the user wrote.
+    sections: dict[str, type[Spec]] = {"model": ModelSpec, "base": ModelSpec, "hps": BaseHPs, "train": TrainSpec}
+    for section, spec in sections.items():
+        if section in tree:
+            build(spec, tree[section], f"{where}: {section}")
+    return build(RunSpec, {"base": tree["model"], **tree}, f"{where}:")
 
 
 def split_overrides(overrides: Iterable[str], sections: Iterable[str]) -> dict[str, list[str]]:
@@ -111,7 +120,7 @@ def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, A
         raise InputError(f"{path}: is a directory; a YAML file is expected") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; a YAML file is expected") from None
-    except yaml.YAMLError as error:
+    except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
@@ -135,13 +144,14 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
             raise InputError(f"'{text}' is not an override; write {', '.join(names)}")
         try:
             value = yaml.safe_load(raw)
-        except yaml.YAMLError:
+        except NOT_YAML:
             raise InputError(f"'{text}': the value is not YAML; quote it") from None
         if not nested:
             tree[section] = value
             continue
         if section == "base" and "base" not in tree:
-            tree["base"] = dict(tree.get("model") or {})
+            model = tree.get("model")
+            tree["base"] = dict(model) if isinstance(model, dict) else {}
         if not isinstance(tree.setdefault(section, {}), dict):
             raise InputError(f"section '{section}:' must hold keys and values")
         # `hps.constants.router_lr=1/16` reaches one level further, into the mapping of constants.
@@ -152,18 +162,30 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
             tree[section][target] = value
         else:
             inner = tree[section].get(target)
+            if isinstance(inner, str) and inner != "ones":
+                raise InputError(
+                    f"'{text}': {section}.{target} is the preset '{inner}', which has no keys to change; "
+                    f"replace it whole, as in {section}.{target}='{{{'.'.join(path)}: {raw}}}'"
+                )
             tree[section][target] = {**(inner if isinstance(inner, dict) else {}), ".".join(path): value}
 
 
 def _check_keys(spec: type[Spec], data: object, where: str) -> None:
     if not isinstance(data, Mapping):
-        raise InputError(f"{where}: expected keys and values, found {type(data).__name__}")
+        raise InputError(f"{_place(where)}: expected keys and values, found {type(data).__name__}")
     for key, value in data.items():
         field = spec.model_fields.get(str(key))
         if field is None:
-            raise InputError(f"{where}.{_unknown(str(key), spec.model_fields, 'key')}")
+            raise InputError(_place(where, _unknown(str(key), spec.model_fields, "key")))
         if isinstance(field.annotation, type) and issubclass(field.annotation, Spec):
-            _check_keys(field.annotation, value, f"{where}: {key}")
+            _check_keys(field.annotation, value, _place(where, str(key)))
+
+
+def _place(where: str, *inside: str) -> str:
+    """Name a place inside `where`, which is "FILE: section", or "FILE:" when the sections themselves are meant."""
+    if where.endswith(":"):
+        return f"{where} {'.'.join(inside)}" if inside else where[:-1]
+    return ".".join([where, *inside])
 
 
 def _unknown(name: str, known: Iterable[str], kind: str) -> str:
@@ -177,7 +199,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     findings = error.errors()
     # A union reports each of its branches: the deepest is the one that the user meant.
     first = max((f for f in findings if f["loc"][:1] == findings[0]["loc"][:1]), key=lambda f: len(f["loc"]))
-    place = ".".join([where, *(str(part) for part in first["loc"] if "[" not in str(part))])
+    place = _place(where, *(str(part) for part in first["loc"] if "[" not in str(part)))
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
     if first["type"] == "missing":

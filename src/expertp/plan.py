@@ -191,10 +191,11 @@ def _check_comparable(base: ModelSpec, target: ModelSpec, allow_kappa_change: bo
                 "of one architecture, so make them equal"
             )
     if target.kappa != base.kappa and not allow_kappa_change:
-        near = max(1, round(target.n_exp * base.kappa))
+        n_act = target.n_exp * base.kappa
+        fix = f"n_act={n_act}" if n_act.denominator == 1 else f"n_exp to a multiple of {base.kappa.denominator}"
         raise InputError(
             f"kappa=n_act/n_exp={target.kappa} in the target but {base.kappa} in the base; learning rates do not "
-            f"transfer across sparsity, so set n_act={near} or pass --allow-kappa-change"
+            f"transfer across sparsity, so set {fix} or pass --allow-kappa-change"
         )
 
 
@@ -223,11 +224,13 @@ def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) ->
 
 def _relative_steps(hps: BaseHPs, steps: int | None) -> float:
     """Length of the target's run relative to the base's, as far as weight decay is concerned."""
+    if steps is not None and steps < 1:
+        raise InputError(f"steps={steps} is not a length of a run; give a positive number of optimizer steps")
     if hps.decay == "independent":
         return 1.0
     if hps.tuned_steps is None:
         raise InputError("hps.decay=tau keeps steps*lr*wd constant; give hps.tuned_steps, the steps of the base run")
-    return (steps or hps.tuned_steps) / hps.tuned_steps
+    return 1.0 if steps is None else steps / hps.tuned_steps
 
 
 def _group(

@@ -56,7 +56,14 @@ class Monomial:
             return "1"
         order = {symbol: place for place, symbol in enumerate(SYMBOLS)}
         terms = sorted(self.powers, key=lambda term: order[term[0]])
-        return " ".join(symbol if power == 1 else f"{symbol}^{power}" for symbol, power in terms)
+        return " ".join(self._term(symbol, power) for symbol, power in terms)
+
+    @staticmethod
+    def _term(symbol: str, power: Fraction) -> str:
+        if power == 1:
+            return symbol
+        name, caret, exponent = symbol.partition("^")
+        return f"{name}^-{exponent}" if caret and power == -1 else f"{symbol}^{power}"
 
     def keep(self, *factors: Monomial) -> Monomial:
         """Drop every symbol that is not in `factors`."""

@@ -31,7 +31,9 @@ def _number(value: object) -> object:
     return value
 
 
-Ratio = Annotated[float, BeforeValidator(_number)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Ratio = Annotated[Finite, BeforeValidator(_number)]
+RatioOrInf = Annotated[float, BeforeValidator(_number)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -69,9 +71,9 @@ class ModelSpec(Spec):
     n_embd: int = Field(gt=0, description="width of the residual stream")
     n_layer: int = Field(gt=0, description="depth: blocks of attention + FFN")
     d_head: int = Field(64, gt=0, description="size of an attention head, the same at every width")
-    n_exp: int = Field(1, gt=0, description="experts per layer")
+    n_exp: int = Field(1, gt=0, description="experts per layer; to be given unless ffn is dense")
     n_act: int = Field(1, gt=0, description="experts that each token visits")
-    alpha_ffn: Ratio = Field(1.0, gt=0, description="hidden size of an expert (or dense FFN) / n_embd")
+    alpha_ffn: Ratio = Field(1.0, gt=0, lt=1e6, description="hidden size of an expert (or dense FFN) / n_embd")
     vocab_size: int = Field(50304, gt=0, description="rows of the token table")
     context: int = Field(1024, gt=0, description="tokens per sequence")
     gate: Literal["sigmoid", "softmax"] = Field("sigmoid", description="mixing coefficients")
@@ -155,13 +157,13 @@ class ModelSpec(Spec):
     def flops_per_token(self) -> int:
         """Training FLOPs per token, forward and backward.
 
-        6 per parameter that multiplies an activation (unembedding included, tables not) and 12 n_layer n_embd
-        context for attention scores and values, not halved for causality.
+        6 per active parameter (unembedding included, lookups in the tables not) and 12 n_layer n_embd context for
+        attention scores and values, not halved for causality.
         """
-        multiplying = self.counts().non_embedding_active
+        parameters = self.counts().non_embedding_active
         if self.tied_embeddings:
-            multiplying += self.n_embd * self.vocab_size
-        return 6 * multiplying + 12 * self.n_layer * self.n_embd * self.context
+            parameters += self.n_embd * self.vocab_size
+        return 6 * parameters + 12 * self.n_layer * self.n_embd * self.context
 
 
 class BaseHPs(Spec):
@@ -169,11 +171,11 @@ class BaseHPs(Spec):
 
     lr: Ratio = Field(gt=0, description="Adam learning rate eta, linear")
     init_std: Ratio = Field(0.02, gt=0, description="init standard deviation sigma")
-    adam_eps: float = Field(1e-12, gt=0, description="Adam epsilon")
+    adam_eps: Finite = Field(1e-12, gt=0, description="Adam epsilon")
     betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="Adam beta_1 and beta_2")
-    weight_decay: float = Field(0.0, ge=0, description="lambda of torch's AdamW, coupled to lr")
-    bias_lr: float = Field(0.1, ge=0, description="eta_bias of the expert biases; never scaled")
-    gamma: float = Field(1.0, ge=0.5, description="router init is sigma m_N^-gamma; .inf is a zero router")
+    weight_decay: Finite = Field(0.0, ge=0, description="lambda of torch's AdamW, coupled to lr")
+    bias_lr: Finite = Field(0.1, ge=0, description="eta_bias of the expert biases; never scaled")
+    gamma: RatioOrInf = Field(1.0, ge=0.5, description="router init is sigma m_N^-gamma; .inf is a zero router")
     rules: RuleSetName = Field("expertp", description="scaling rule set")
     eps_rule: EpsRule = Field("consistent", description="column of Adam eps")
     residual: Literal["relative", "absolute"] = Field("relative", description="1/m_L or 1/L on block outputs")
@@ -202,7 +204,7 @@ class TrainSpec(Spec):
     log_every: int = Field(1, gt=0, description="steps between records in metrics.jsonl")
     diverge_above: float | None = Field(None, gt=0, description="loss that ends a run; null: 2 ln(vocab_size)")
     balance: Balance = Field("proportional", description="how expert load is balanced")
-    aux_weight: float = Field(0.01, ge=0, description="weight of the auxiliary loss under balance: aux_loss")
+    aux_weight: Finite = Field(0.01, ge=0, description="weight of the auxiliary loss under balance: aux_loss")
     expert_backend: ExpertBackend = Field("auto", description="how experts are computed")
     activation_checkpointing: bool = Field(False, description="recompute blocks in the backward pass")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is one")

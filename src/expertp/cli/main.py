@@ -9,6 +9,7 @@ import difflib
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -83,19 +84,26 @@ def dispatch(argv: Sequence[str]) -> int:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"the verbs are {', '.join(VERBS)}"
         raise InputError(f"unknown verb '{verb}'; {hint}")
-    args = build_parser(verb).parse_args(rest)
+    # Intermixed: overrides may stand before, between and after flags.
+    args = build_parser(verb).parse_intermixed_args(rest)
     code: int = args.run(args)
     return code
 
 
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line, without the source line that Python adds."""
+    print(f"expertp: warning: {message}", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `expertp` command; returns the exit code (0 ok, 1 failed, 2 bad input, 143 SIGTERM)."""
+    warnings.showwarning = _show_warning
     try:
         code = dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
     except InputError as error:
-        print(f"expertp: {error}", file=sys.stderr)
+        print(f"expertp: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ the target, `hps.KEY=VALUE` the base's hyperparameters; hps.lr is linear, not lo
 
 import argparse
 import json
+import sys
 
 from expertp.cli.text import columns, describe
 from expertp.config import load_base, load_target, split_overrides
@@ -42,6 +43,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(planned.to_dict(), indent=2))
     else:
         print_plan(planned)
+    if target.kappa != base.kappa:
+        print(
+            f"expertp: warning: kappa={target.kappa} in the target but {base.kappa} in the base; lr does not transfer",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -54,7 +60,7 @@ def print_plan(planned: Plan) -> None:
     print(f"m_N {m.width:g}, m_L {m.depth:g}, m_E {m.experts:g}, m_a {m.alpha:g}\n")
 
     at_base = plan(base, base, hps)
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             "group",
             "init std",
@@ -78,8 +84,6 @@ def print_plan(planned: Plan) -> None:
         f"attention scores q.k x {forward.attention_scale:.4g}{moe}"
     )
     print("norms start at gain 1, bias 0; the expert bias is not an Adam parameter")
-    if target.kappa != base.kappa:
-        print(f"warning: kappa {target.kappa} differs from the base's {base.kappa}; lr does not transfer then")
 
 
 def _settings(group: Group) -> tuple[float | None, ...]:

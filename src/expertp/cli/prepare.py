@@ -1,0 +1,132 @@
+"""Turn text into token shards that `expertp train` reads.
+
+SOURCE is one of
+  builtin            the source files of this Python's standard library (12 MB), to try things without a download
+  FILE or FOLDER     plain text (.txt, .md, .rst, .html, .py, ...; one document a file), JSONL (.jsonl, .jsonl.gz;
+                     one document a line) or Parquet (.parquet; one document a row)
+  hf:NAME[:CONFIG]   the train split of a Hugging Face dataset, streamed, as hf:HuggingFaceFW/fineweb:sample-10BT
+
+Stopped half-way, the same command goes on where it stopped. A finished directory is left as it is.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from expertp.cli.progress import Reporter
+from expertp.data import Manifest, PrepareOptions, PrepareProgress, prepare
+from expertp.data.manifest import DEFAULT_BPE_VOCABULARY
+from expertp.data.shards import padded_vocab_size
+from expertp.data.sources import find_corpus
+from expertp.data.tokenizers import KINDS
+
+EXAMPLES = """\
+  expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096
+  expertp prepare hf:allenai/c4:en --out prepared/c4 --tokenizer gpt2 --val-fraction 0.001
+"""
+
+_DEFAULTS = PrepareOptions()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("source", metavar="SOURCE", help="builtin, a file or folder, or hf:NAME[:CONFIG]")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory for the shards")
+    parser.add_argument(
+        "--tokenizer",
+        choices=KINDS,
+        default=_DEFAULTS.tokenizer,
+        help="gpt2 (50257 ids), bytes (257 ids) or bpe, trained on the first 64 M characters (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--vocab-size",
+        metavar="N",
+        type=int,
+        help=f"ids of a bpe tokenizer, 257 or more (default: {DEFAULT_BPE_VOCABULARY})",
+    )
+    parser.add_argument(
+        "--val-fraction",
+        metavar="F",
+        type=float,
+        default=_DEFAULTS.val_fraction,
+        help="share of the tokens kept for validation, 0 to 0.5, whole documents (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        metavar="N",
+        type=int,
+        default=_DEFAULTS.shard_tokens,
+        help="tokens in a train shard; a crash costs at most one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--text-key",
+        metavar="KEY",
+        default=_DEFAULTS.text_key,
+        help="field with the text in JSONL, Parquet and Hugging Face rows (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON on standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare the data and say what is there now and what to do next."""
+    options = PrepareOptions(
+        tokenizer=args.tokenizer,
+        vocab_size=args.vocab_size,
+        val_fraction=args.val_fraction,
+        shard_tokens=args.shard_tokens,
+        text_key=args.text_key,
+    )
+    total = find_corpus(args.source, args.text_key).bytes_total
+    clock = _Clock()
+    with Reporter("prepare", total) as reporter:
+
+        def on_progress(progress: PrepareProgress) -> None:
+            clock.update(progress)
+            reporter.update(progress.bytes_read, f"{progress.documents:,} documents, {progress.tokens:,} tokens")
+
+        manifest = prepare(args.source, args.out, options, on_progress, reporter.line)
+    print(json.dumps(asdict(manifest), indent=2) if args.json else _summary(manifest, args.out, clock))
+    return 0
+
+
+class _Clock:
+    """Counts the tokens of this call, not those of an earlier one that this call went on from."""
+
+    def __init__(self) -> None:
+        self._first: PrepareProgress | None = None
+        self._started = self._last = time.monotonic()
+        self._tokens = 0
+
+    @property
+    def has_run(self) -> bool:
+        return self._tokens > 0
+
+    def update(self, progress: PrepareProgress) -> None:
+        self._last = time.monotonic()
+        if self._first is None:
+            self._first, self._started = progress, self._last
+        self._tokens = progress.tokens - self._first.tokens
+
+    def __str__(self) -> str:
+        seconds = self._last - self._started
+        return f"{self._tokens:,} tokens in {seconds:.1f} s = {self._tokens / max(seconds, 1e-9):,.0f} tokens/s"
+
+
+def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
+    tokenizer = manifest.tokenizer
+    lines = [f"{'tokenizer':<10} {tokenizer.name}, {tokenizer.vocab_size:,} ids, stored as {manifest.dtype}"]
+    for name, split in (("train", manifest.train), ("val", manifest.val)):
+        counts = ((split.tokens, "token"), (split.documents, "document"), (len(split.shards), "shard"))
+        lines.append(f"{name:<10} {', '.join(f'{n:,} {what}' + 's' * (n != 1) for n, what in counts)}")
+    if manifest.empty_documents:
+        lines.append(
+            f"{'left out':<10} {manifest.empty_documents:,} empty document" + "s" * (manifest.empty_documents != 1)
+        )
+    if clock.has_run:
+        lines.append(f"{'speed':<10} {clock}")
+    lines.append(f"{'directory':<10} {out}")
+    vocab_size = padded_vocab_size(tokenizer.vocab_size)
+    lines.append(f"{'next':<10} expertp train RUN.yaml train.data={out} model.vocab_size={vocab_size}")
+    return "\n".join(lines)

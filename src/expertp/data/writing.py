@@ -1,0 +1,64 @@
+"""Shards being written: each under a hidden name until it is complete, synced and hashed."""
+
+import hashlib
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from expertp.data.files import move_into_place, temporary_name
+from expertp.data.manifest import Shard, Split
+from expertp.data.tokenizers import Ids
+
+# Names that `prepare` may overwrite and delete in its own directory, complete and not.
+SHARD_NAME = re.compile(r"(train|val)_\d{5,}\.bin|\.(train|val)_\d{5,}\.bin\.tmp")
+
+
+class SplitWriter:
+    """Writes one split of documents as a row of shards, each holding whole documents.
+
+    Args:
+        directory: where the shards lie.
+        name: `train` or `val`, the start of the shards' names.
+        written: what earlier calls have closed; numbering goes on after it.
+    """
+
+    def __init__(self, directory: Path, name: str, written: Split) -> None:
+        self.split = written
+        self.open_tokens = 0
+        self._directory, self._name = directory, name
+        self._file: BinaryIO | None = None
+        self._hash = hashlib.sha256()
+
+    def add(self, ids: Ids) -> None:
+        """Append one document, its end-of-text id included."""
+        if self._file is None:
+            self._file = temporary_name(self._path()).open("wb")
+        content = ids.tobytes()
+        self._file.write(content)
+        self._hash.update(content)
+        self.open_tokens += len(ids)
+        self.split = replace(self.split, documents=self.split.documents + 1, tokens=self.split.tokens + len(ids))
+
+    def close_shard(self) -> None:
+        """Give the open shard, if there is one, its real name and list it in `split`."""
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        path = self._path()
+        move_into_place(temporary_name(path), path)
+        shard = Shard(path.name, self.open_tokens, self._hash.hexdigest())
+        self.split = replace(self.split, shards=(*self.split.shards, shard))
+        self._file, self.open_tokens, self._hash = None, 0, hashlib.sha256()
+
+    def discard_open_shard(self) -> None:
+        """Throw away a shard that was left open by an error; running again writes it anew."""
+        if self._file is not None:
+            self._file.close()
+            temporary_name(self._path()).unlink(missing_ok=True)
+
+    def _path(self) -> Path:
+        return self._directory / f"{self._name}_{len(self.split.shards):05d}.bin"

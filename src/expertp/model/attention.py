@@ -1,0 +1,34 @@
+"""Causal multi-head self-attention with scores q.k/d_head.
+
+Shapes: B sequences, S positions, N n_embd, H heads, D d_head.
+"""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention; the scale of q.k comes from the plan (1/d_head, or 1/sqrt(d_head) under sp).
+
+    Q and K share one tensor and V has its own, because their constants differ (attn_qk, attn_v).
+    """
+
+    def __init__(self, n_embd: int, d_head: int, scale: float, bias: bool) -> None:
+        super().__init__()
+        self.d_head, self.scale = d_head, scale
+        self.qk = nn.Linear(n_embd, 2 * n_embd, bias=bias)
+        self.v = nn.Linear(n_embd, n_embd, bias=bias)
+        self.o = nn.Linear(n_embd, n_embd, bias=bias)
+
+    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S N"]:
+        """Mix earlier positions into each position."""
+        q_BSN, k_BSN = self.qk(x_BSN).chunk(2, dim=-1)
+        q_BHSD, k_BHSD, v_BHSD = (self._heads(y) for y in (q_BSN, k_BSN, self.v(x_BSN)))
+        y_BHSD = F.scaled_dot_product_attention(q_BHSD, k_BHSD, v_BHSD, is_causal=True, scale=self.scale)
+        y_BSN: Tensor = self.o(y_BHSD.transpose(1, 2).flatten(2))
+        return y_BSN
+
+    def _heads(self, y_BSN: Tensor) -> Tensor:
+        B, S, _ = y_BSN.shape
+        return y_BSN.view(B, S, -1, self.d_head).transpose(1, 2)

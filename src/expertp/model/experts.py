@@ -1,0 +1,95 @@
+"""The experts of one MoE layer: sum over a token's experts of gate * W_down gelu(W_up^T x), by several backends.
+
+Weights are stacked: `up` is [experts, in, hidden] and `down` [experts, hidden, out]; with alpha_ffn = 1 both are
+square, so only this order tells them apart. A backend is a function with the signature of `loop_experts`; all of
+them compute the same sum, which the tests check.
+
+Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, R = T K visits.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from expertp.model.router import Routing
+from expertp.spec import ExpertBackend
+
+BackendName = Literal["loop", "grouped"]
+ExpertFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def loop_experts(
+    x_TN: Float[Tensor, "T N"],
+    expert_TK: Int[Tensor, "T K"],
+    gate_TK: Float[Tensor, "T K"],
+    load_E: Int[Tensor, "E"],
+    up_ENH: Float[Tensor, "E N H"],
+    down_EHN: Float[Tensor, "E H N"],
+) -> Float[Tensor, "T N"]:
+    """Visit one expert after another; any floating type, so it serves gradcheck in float64."""
+    visit_R = expert_TK.flatten().argsort(stable=True)
+    token_R = visit_R // expert_TK.shape[1]
+    gate_R = gate_TK.flatten()[visit_R]
+    out_TN = torch.zeros_like(x_TN)
+    start = 0
+    for expert, load in enumerate(load_E.tolist()):
+        token = token_R[start : start + load]
+        hidden = F.gelu(x_TN[token] @ up_ENH[expert])
+        y = (hidden @ down_EHN[expert]) * gate_R[start : start + load, None]
+        out_TN = out_TN.index_add(0, token, y.to(out_TN.dtype))
+        start += load
+    return out_TN
+
+
+def grouped_experts(
+    x_TN: Float[Tensor, "T N"],
+    expert_TK: Int[Tensor, "T K"],
+    gate_TK: Float[Tensor, "T K"],
+    load_E: Int[Tensor, "E"],
+    up_ENH: Float[Tensor, "E N H"],
+    down_EHN: Float[Tensor, "E H N"],
+) -> Float[Tensor, "T N"]:
+    """Sort visits by expert and multiply all experts in one grouped matrix product each way.
+
+    `F.grouped_mm` does not follow autocast, so the compute type is taken from it here.
+    """
+    device = x_TN.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
+    visit_R = expert_TK.flatten().argsort(stable=True)
+    end_E = load_E.cumsum(0).to(torch.int32)
+    x_RN = x_TN.to(dtype)[visit_R // expert_TK.shape[1]]
+    hidden_RH = F.gelu(F.grouped_mm(x_RN, up_ENH.to(dtype), offs=end_E))
+    y_RN = F.grouped_mm(hidden_RH, down_EHN.to(dtype), offs=end_E)
+    # Undo the sort and sum each token's K rows in a fixed order: no scatter, so the sum is deterministic.
+    place_R = torch.empty_like(visit_R).scatter_(0, visit_R, torch.arange(len(visit_R), device=visit_R.device))
+    y_TKN = y_RN[place_R].view(*expert_TK.shape, -1)
+    return (y_TKN.to(gate_TK.dtype) * gate_TK[..., None]).sum(1).to(x_TN.dtype)
+
+
+BACKENDS: Mapping[BackendName, ExpertFunction] = {"loop": loop_experts, "grouped": grouped_experts}
+
+
+def choose_backend(wanted: ExpertBackend, device: str) -> BackendName:
+    """Resolve `auto`: grouped on CUDA (untested: no such device was at hand), loop elsewhere."""
+    if wanted != "auto":
+        return wanted
+    return "grouped" if device == "cuda" else "loop"
+
+
+class Experts(nn.Module):
+    """The stacked weights of a layer's experts and the backend that applies them."""
+
+    def __init__(self, n_exp: int, n_embd: int, n_hid: int, backend: BackendName = "loop") -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.zeros(n_exp, n_embd, n_hid))
+        self.down = nn.Parameter(torch.zeros(n_exp, n_hid, n_embd))
+        self.backend: BackendName = backend
+
+    def forward(self, x_TN: Float[Tensor, "T N"], routing: Routing) -> Float[Tensor, "T N"]:
+        """Return the gated sum over each token's experts, without the factor 1/n_act."""
+        function = BACKENDS[self.backend]
+        return function(x_TN, routing.expert_TK, routing.gate_TK, routing.load_E, self.up, self.down)

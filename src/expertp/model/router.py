@@ -1,0 +1,96 @@
+"""The router: un-normalised gates, hard top-k selection on gate + bias, integer loads.
+
+Everything here runs in float32 (or float64) whatever the compute type: at init scale bfloat16 gates tie at the
+top-k boundary. Loads leave as a return value, never as a side effect, so recomputation under activation
+checkpointing, evaluation and gradient accumulation cannot count a token twice.
+
+Shapes: B sequences, S positions, T = B S tokens, N n_embd, E experts, K active experts.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from expertp.balance import auxiliary_loss
+
+# Below half a float32 ulp of any score in [1/4, 1]: it decides between equal scores and no others.
+TIE_BREAK = 1e-8
+
+
+class Routing(NamedTuple):
+    """Where each token goes: the experts it visits, with what gate, and how many tokens each expert got."""
+
+    expert_TK: Int[Tensor, "T K"]
+    gate_TK: Float[Tensor, "T K"]
+    load_E: Int[Tensor, "E"]
+    auxiliary: Float[Tensor, ""]
+
+
+class Router(nn.Module):
+    """Gates and selection of one MoE layer.
+
+        r = W h,  g = sigmoid(r)  (or g = E softmax(r)),  A = top_K(g + b),  without gradient through A
+
+    Paper: Section 3.1. The softmax is over all experts, times E so that it is of order 1 like the sigmoid.
+
+    Args:
+        n_embd: width of the residual stream.
+        n_exp: number of experts.
+        n_act: experts per token.
+        gate: "sigmoid" or "softmax".
+        with_auxiliary: also return the auxiliary balance loss (0 otherwise).
+    """
+
+    bias: Tensor
+
+    def __init__(
+        self,
+        n_embd: int,
+        n_exp: int,
+        n_act: int,
+        gate: Literal["sigmoid", "softmax"] = "sigmoid",
+        with_auxiliary: bool = False,
+    ) -> None:
+        super().__init__()
+        self.n_exp, self.n_act, self.gate, self.with_auxiliary = n_exp, n_act, gate, with_auxiliary
+        self.weight = nn.Parameter(torch.zeros(n_exp, n_embd))
+        self.register_buffer("bias", torch.zeros(n_exp, dtype=torch.float32))
+
+    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> Routing:
+        """Route every token of a batch."""
+        with torch.autocast(x_BSN.device.type, enabled=False):
+            wide = torch.promote_types(x_BSN.dtype, torch.float32)
+            logit_BSE = F.linear(x_BSN.to(wide), self.weight.to(wide))
+            gate_BSE = logit_BSE.sigmoid() if self.gate == "sigmoid" else self.n_exp * logit_BSE.softmax(-1)
+            expert_BSK = self._select(gate_BSE.detach())
+            gate_BSK = gate_BSE.gather(-1, expert_BSK)
+            load_E = torch.bincount(expert_BSK.flatten(), minlength=self.n_exp)
+            auxiliary = (
+                auxiliary_loss(gate_BSE.flatten(0, 1), load_E) if self.with_auxiliary else gate_BSE.new_zeros(())
+            )
+        return Routing(expert_BSK.flatten(0, 1), gate_BSK.flatten(0, 1), load_E, auxiliary)
+
+    def _select(self, gate_BSE: Tensor) -> Tensor:
+        """Return the K experts of highest gate + bias; equal scores go round-robin over positions.
+
+        A zero-initialised router makes all scores equal; without the tie-break every token would visit the same K
+        experts. The order depends on the position within the sequence only, so it is the same however a batch is
+        cut into micro-batches.
+        """
+        position_S1 = torch.arange(gate_BSE.shape[1], device=gate_BSE.device)[:, None]
+        expert_E = torch.arange(self.n_exp, device=gate_BSE.device)
+        turn_SE = (self.n_act * position_S1 - expert_E - 1) % self.n_exp
+        score_BSE = (gate_BSE + self.bias).double() + turn_SE * (TIE_BREAK / self.n_exp)
+        return score_BSE.topk(self.n_act, dim=-1).indices
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Router":
+        """Keep the bias in float32 when the model is cast: `.to(bfloat16)` must not round it."""
+        exact = self.bias
+        nn.Module._apply(self, fn, recurse)
+        if self.bias.dtype != torch.float32:
+            self.bias = exact.to(self.bias.device)
+        return self

@@ -1,0 +1,190 @@
+"""The decoder-only transformer with MoE (or dense) feed-forward layers.
+
+    h <- h + c attention(LN(h)),   h <- h + c moe(LN(h)),   logits = m W_unembed LN(h)
+
+c, m and the factor on the sum over experts come from the plan (paper, Section 3.1).
+
+Shapes: B sequences, S positions, N n_embd, L layers, E experts, V vocabulary.
+"""
+
+import re
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from expertp.model.attention import Attention
+from expertp.model.experts import BackendName, Experts
+from expertp.model.router import Router
+from expertp.plan import Forward
+from expertp.spec import ModelSpec
+
+# Which group of the plan a parameter belongs to is a function of its name alone; an unknown name is an error.
+PARAMETER_GROUPS = (
+    (r"(token|position)\.weight", "embedding"),
+    (r"head\.weight", "unembedding"),
+    (r"blocks\.\d+\.(attn|ffn)_norm\.(weight|bias)", "norm"),
+    (r"final_norm\.(weight|bias)", "final_norm"),
+    (r"blocks\.\d+\.attn\.qk\.weight", "attn_qk"),
+    (r"blocks\.\d+\.attn\.v\.weight", "attn_v"),
+    (r"blocks\.\d+\.attn\.o\.weight", "attn_o"),
+    (r"blocks\.\d+\.(attn|ffn)\.\w+\.bias", "linear_bias"),
+    (r"blocks\.\d+\.ffn\.router\.weight", "router"),
+    (r"blocks\.\d+\.ffn\.experts\.up", "expert_up"),
+    (r"blocks\.\d+\.ffn\.experts\.down", "expert_down"),
+    (r"blocks\.\d+\.ffn\.up\.weight", "ffn_up"),
+    (r"blocks\.\d+\.ffn\.down\.weight", "ffn_down"),
+)
+
+
+def group_of(name: str) -> str:
+    """Return the plan's group of a parameter of the reference model.
+
+    >>> group_of("blocks.3.ffn.experts.down")
+    'expert_down'
+    """
+    for pattern, group in PARAMETER_GROUPS:
+        if re.fullmatch(pattern, name):
+            return group
+    raise ValueError(f"parameter '{name}' belongs to no group of the plan; add it to PARAMETER_GROUPS")
+
+
+class FFNOutput(NamedTuple):
+    """What a feed-forward layer adds to the stream, its loads and its balance loss (none when dense)."""
+
+    y_BSN: Float[Tensor, "B S N"]
+    load_E: Int[Tensor, "E"]
+    auxiliary: Float[Tensor, ""]
+
+
+class MoE(nn.Module):
+    """f(h) = 1/n_act sum over active experts of g_i E_i(h). Paper: equation (1)."""
+
+    def __init__(self, spec: ModelSpec, output: float, backend: BackendName, with_auxiliary: bool) -> None:
+        super().__init__()
+        self.output = output
+        self.router = Router(spec.n_embd, spec.n_exp, spec.n_act, spec.gate, with_auxiliary)
+        self.experts = Experts(spec.n_exp, spec.n_embd, spec.n_hid, backend)
+
+    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
+        """Route tokens and mix their experts."""
+        routing = self.router(x_BSN)
+        routing = routing._replace(gate_TK=routing.gate_TK * self.output)
+        y_TN = self.experts(x_BSN.flatten(0, 1), routing)
+        return FFNOutput(y_TN.view_as(x_BSN), routing.load_E, routing.auxiliary)
+
+
+class DenseFFN(nn.Module):
+    """One two-layer perceptron for all tokens: the twin of a MoE layer with the same active shape."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.up = nn.Linear(spec.n_embd, spec.n_hid, bias=spec.linear_bias)
+        self.down = nn.Linear(spec.n_hid, spec.n_embd, bias=spec.linear_bias)
+
+    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
+        """Apply it; a dense layer has no experts to load or balance."""
+        y_BSN = self.down(F.gelu(self.up(x_BSN)))
+        return FFNOutput(y_BSN, x_BSN.new_zeros(0, dtype=torch.int64), x_BSN.new_zeros(()))
+
+
+class Block(nn.Module):
+    """Pre-LayerNorm attention and feed-forward, each scaled by the residual multiplier."""
+
+    def __init__(self, spec: ModelSpec, forward: Forward, backend: BackendName, with_auxiliary: bool) -> None:
+        super().__init__()
+        self.residual = forward.residual
+        self.attn_norm = nn.LayerNorm(spec.n_embd)
+        self.attn = Attention(spec.n_embd, spec.d_head, forward.attention_scale, spec.linear_bias)
+        self.ffn_norm = nn.LayerNorm(spec.n_embd)
+        self.ffn: MoE | DenseFFN
+        if spec.ffn == "moe":
+            assert forward.moe_output is not None, "a plan for a MoE has a factor on the sum over experts"
+            self.ffn = MoE(spec, forward.moe_output, backend, with_auxiliary)
+        else:
+            self.ffn = DenseFFN(spec)
+
+    def forward(self, h_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
+        """Return the stream after this block, with the feed-forward layer's loads."""
+        h_BSN = h_BSN.add(self.attn(self.attn_norm(h_BSN)), alpha=self.residual)
+        ffn: FFNOutput = self.ffn(self.ffn_norm(h_BSN))
+        return ffn._replace(y_BSN=h_BSN.add(ffn.y_BSN, alpha=self.residual))
+
+
+class Hidden(NamedTuple):
+    """The stream before the unembedding, loads per layer, and the balance losses summed over layers."""
+
+    h_BSN: Float[Tensor, "B S N"]
+    load_LE: Int[Tensor, "L E"]
+    auxiliary: Float[Tensor, ""]
+
+
+class Loss(NamedTuple):
+    """Mean cross-entropy, with what balance needs."""
+
+    loss: Float[Tensor, ""]
+    load_LE: Int[Tensor, "L E"]
+    auxiliary: Float[Tensor, ""]
+
+
+class MoETransformer(nn.Module):
+    """The reference model. Parameters start at zero; `optim.init_parameters` sets them from a plan.
+
+    Args:
+        spec: the shape.
+        forward: the plan's forward multipliers.
+        backend: how experts are computed.
+        with_auxiliary: compute the auxiliary balance loss.
+        activation_checkpointing: recompute each block in the backward pass.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        forward: Forward,
+        backend: BackendName = "loop",
+        with_auxiliary: bool = False,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.spec, self.multipliers = spec, forward
+        self.activation_checkpointing = activation_checkpointing
+        self.token = nn.Embedding(spec.vocab_size, spec.n_embd)
+        self.position = nn.Embedding(spec.context, spec.n_embd)
+        self.blocks = nn.ModuleList(Block(spec, forward, backend, with_auxiliary) for _ in range(spec.n_layer))
+        self.final_norm = nn.LayerNorm(spec.n_embd)
+        self.head = None if spec.tied_embeddings else nn.Linear(spec.n_embd, spec.vocab_size, bias=False)
+
+    def hidden(self, tokens_BS: Int[Tensor, "B S"]) -> Hidden:
+        """Run all blocks."""
+        h_BSN = self.token(tokens_BS) + self.position.weight[: tokens_BS.shape[1]]
+        loads, auxiliary = [], h_BSN.new_zeros(())
+        for block in self.blocks:
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                out: FFNOutput = checkpoint(block, h_BSN, use_reentrant=False)
+            else:
+                out = block(h_BSN)
+            h_BSN = out.y_BSN
+            loads.append(out.load_E)
+            auxiliary = auxiliary + out.auxiliary
+        return Hidden(h_BSN, torch.stack(loads), auxiliary)
+
+    def logits(self, h_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S V"]:
+        """Unembed: the one path to logits, in training and in generation."""
+        weight_VN = self.token.weight if self.head is None else self.head.weight
+        return F.linear(self.final_norm(h_BSN) * self.multipliers.logits, weight_VN)
+
+    def forward(self, tokens_BS: Int[Tensor, "B S"], targets_BS: Int[Tensor, "B S"]) -> Loss:
+        """Return the mean next-token cross-entropy of a batch."""
+        hidden = self.hidden(tokens_BS)
+        logits_BSV = self.logits(hidden.h_BSN)
+        wide = torch.promote_types(logits_BSV.dtype, torch.float32)
+        loss = F.cross_entropy(logits_BSV.flatten(0, 1).to(wide), targets_BS.flatten())
+        return Loss(loss, hidden.load_LE, hidden.auxiliary)
+
+    def routers(self) -> list[Router]:
+        """Return the routers, layer by layer; none in a dense model."""
+        return [module for module in self.modules() if isinstance(module, Router)]

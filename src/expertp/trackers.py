@@ -1,0 +1,32 @@
+"""Where a run's metrics go besides its own directory."""
+
+from pathlib import Path
+
+from expertp.errors import InputError
+from expertp.train import StepMetrics
+
+
+class TensorBoardTracker:
+    """Writes losses, loads and speed as TensorBoard scalars into `tensorboard/` of the run's directory."""
+
+    def __init__(self, out: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InputError("TensorBoard is not installed; pip install 'expertp[tensorboard]'") from None
+        self._writer = SummaryWriter(str(Path(out) / "tensorboard"))
+
+    def log(self, metrics: StepMetrics) -> None:
+        """Write one step's scalars."""
+        scalars = {
+            "loss/train": metrics.loss,
+            "loss/validation": metrics.val_loss,
+            "schedule/lr_factor": metrics.lr_factor,
+            "speed/tokens_per_second": metrics.tokens_per_second,
+            "load/max_deviation": max(metrics.max_load_deviation, default=None),
+            "load/dead_experts": sum(metrics.dead_experts),
+        }
+        for name, value in scalars.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, metrics.step)
+        self._writer.flush()

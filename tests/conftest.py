@@ -1,0 +1,36 @@
+"""Shared by all tests: checked tensor shapes, hypothesis without randomness, and golden files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+# Shape annotations of these modules are checked at run time in tests, and only there.
+install_import_hook(["expertp.model", "expertp.balance", "expertp.optim"], "beartype.beartype")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile("repeatable", deadline=None, max_examples=60, derandomize=True, database=None)
+settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing with it")
+
+
+@pytest.fixture
+def matches_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with a file of tests/golden, or write that file under --update-golden."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"tests/golden/{name} is missing; run pytest {request.node.nodeid} --update-golden"
+        assert text == path.read_text(encoding="utf-8"), (
+            f"tests/golden/{name} differs; if that is meant, run pytest {request.node.nodeid} --update-golden"
+        )
+
+    return check

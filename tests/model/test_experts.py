@@ -1,0 +1,83 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from expertp.model.experts import BACKENDS, choose_backend, grouped_experts, loop_experts
+
+
+def problem(tokens=40, n_embd=16, n_exp=6, n_act=2, n_hid=24, dtype=torch.float32, empty_expert=None):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    scores = torch.rand(tokens, n_exp, generator=generator)
+    if empty_expert is not None:
+        scores[:, empty_expert] = -1
+    expert = scores.topk(n_act).indices
+    load = torch.bincount(expert.flatten(), minlength=n_exp)
+    return (
+        draw(tokens, n_embd),
+        expert,
+        draw(tokens, n_act).sigmoid(),
+        load,
+        draw(n_exp, n_embd, n_hid) / 4,
+        draw(n_exp, n_hid, n_embd) / 4,
+    )
+
+
+def every_expert_on_every_token(x, expert, gate, load, up, down):
+    """The definition, with nothing saved: all experts on all tokens, masked."""
+    weight = torch.zeros(len(x), len(up), dtype=gate.dtype).scatter(1, expert, gate)
+    outputs = torch.einsum("teh,ehn->ten", F.gelu(torch.einsum("tn,enh->teh", x, up)), down)
+    return torch.einsum("te,ten->tn", weight.to(x.dtype), outputs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("empty_expert", [None, 0, 5])
+def test_backends_compute_the_definition(backend, empty_expert):
+    arguments = problem(empty_expert=empty_expert)
+    torch.testing.assert_close(
+        BACKENDS[backend](*arguments), every_expert_on_every_token(*arguments), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_agree_with_the_definition(backend):
+    gradients = []
+    for function in (BACKENDS[backend], every_expert_on_every_token):
+        x, expert, gate, load, up, down = problem()
+        leaves = [value.requires_grad_() for value in (x, gate, up, down)]
+        out = function(x, expert, gate, load, up, down)
+        weights = torch.linspace(-1, 1, out.numel()).view_as(out)
+        gradients.append(torch.autograd.grad((out * weights).sum(), leaves))
+    for ours, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loop_passes_gradcheck_in_float64():
+    x, expert, gate, load, up, down = problem(tokens=5, n_embd=3, n_exp=3, n_hid=4, dtype=torch.float64)
+    leaves = [value.requires_grad_() for value in (x, gate, up, down)]
+    assert torch.autograd.gradcheck(lambda x, g, u, d: loop_experts(x, expert, g, load, u, d), leaves)
+
+
+def test_backends_agree_in_bfloat16_under_autocast():
+    arguments = problem(tokens=64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loop, grouped = loop_experts(*arguments), grouped_experts(*arguments)
+    assert loop.dtype == grouped.dtype == torch.float32
+    exact = every_expert_on_every_token(*arguments)
+    for ours in (loop, grouped):
+        assert not torch.equal(ours, exact)
+        assert (ours - exact).norm() / exact.norm() < 0.01
+
+
+def test_backends_are_deterministic():
+    for function in BACKENDS.values():
+        assert torch.equal(function(*problem()), function(*problem()))
+
+
+def test_auto_takes_the_loop_on_cpu_and_grouped_on_cuda():
+    assert choose_backend("auto", "cpu") == "loop"
+    assert choose_backend("auto", "cuda") == "grouped"
+    assert choose_backend("grouped", "cpu") == "grouped"
