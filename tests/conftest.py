@@ -1,5 +1,6 @@
 """Shared by all tests: checked tensor shapes, hypothesis without randomness, and golden files."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from jaxtyping import install_import_hook
 
 # Shape annotations of these modules are checked at run time in tests, and only there.
 install_import_hook(["expertp.model", "expertp.balance", "expertp.optim"], "beartype.beartype")
+
+# The models of the tests are tiny: one thread is faster than two that wait for each other, also in subprocesses.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 GOLDEN = Path(__file__).parent / "golden"
 

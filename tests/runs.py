@@ -12,15 +12,15 @@ VOCAB = 64
 
 
 def write_tokens(path: Path, train: int = 40_000, val: int = 6_000) -> Path:
-    """Write a nanoGPT directory of tokens in which each is decided by the two before it, four times out of five."""
+    """Write a nanoGPT directory of tokens in which each is decided by the one before it, four times out of five."""
     path.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
-    rule = random.integers(0, VOCAB, (VOCAB, VOCAB))
+    rule = random.integers(0, VOCAB, VOCAB)
     ids = random.integers(0, VOCAB, train + val)
     surprise = random.random(train + val) < 0.2
-    for place in range(2, train + val):
+    for place in range(1, train + val):
         if not surprise[place]:
-            ids[place] = rule[ids[place - 1], ids[place - 2]]
+            ids[place] = rule[ids[place - 1]]
     ids[:train].astype("<u2").tofile(path / "train.bin")
     ids[train:].astype("<u2").tofile(path / "val.bin")
     return path

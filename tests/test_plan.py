@@ -216,7 +216,7 @@ def test_a_plan_is_one_strict_json_object_even_with_an_infinite_gamma() -> None:
     ],
 )
 def test_another_architecture_or_sparsity_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match="^[^\n]*$") as refusal:
+    with pytest.raises(InputError, match=r"^[^\n]*$") as refusal:
         plan(BASE, model_with(LARGE, **changes), HPS)
     assert message in str(refusal.value)
 
@@ -252,7 +252,7 @@ def test_tau_needs_the_length_of_the_base_run() -> None:
     ],
 )
 def test_a_bad_constant_is_refused(constants: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match="^[^\n]*$") as refusal:
+    with pytest.raises(InputError, match=r"^[^\n]*$") as refusal:
         plan(BASE, LARGE, hps_with(constants=constants))
     assert message in str(refusal.value)
 

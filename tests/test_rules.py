@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expertp.plan import GROUPS, Group, Plan, plan
-from expertp.rules import EXPERTP, RULE_SETS, D_HEAD, E, L, Monomial, N, N_gamma, a
+from expertp.rules import D_HEAD, EXPERTP, RULE_SETS, E, L, Monomial, N, N_gamma, a
 from expertp.spec import BaseHPs, ModelSpec
 
 RULES = ("expertp", "sp", "mup", "completep", "fan_in_down")

@@ -2,15 +2,20 @@ import json
 
 import pytest
 import torch
-from runs import tiny_run
+from runs import tiny_run, write_tokens
 
+from expertp.data import open_dataset
 from expertp.errors import InputError
 from expertp.store import Checkpoint, open_run, read_run, write_atomic
 
 
 @pytest.fixture
 def directory(tmp_path):
-    return open_run(tmp_path / "run", tiny_run(tmp_path), "identity", "data", {"python": "3"})
+    return open_run(tmp_path / "run", tiny_run(tmp_path), dataset(tmp_path), {"python": "3"})
+
+
+def dataset(tmp_path, **changes):
+    return open_dataset(write_tokens(tmp_path / "data", **changes))
 
 
 def checkpoint(step):
@@ -25,7 +30,12 @@ def checkpoint(step):
 
 def test_a_run_reads_back_as_it_was_written(directory):
     again = read_run(directory.path)
-    assert (again.run, again.identity, again.data_hash) == (directory.run, "identity", "data")
+    assert (again.run, again.identity, again.data_hash, again.tokenizer) == (
+        directory.run,
+        directory.identity,
+        directory.data_hash,
+        None,
+    )
 
 
 def test_the_newest_checkpoint_comes_back_and_two_are_kept(directory):
@@ -78,15 +88,15 @@ def test_a_save_that_dies_half_way_leaves_the_last_checkpoint(directory, monkeyp
 def test_a_directory_of_another_run_is_refused_with_the_field_that_differs(directory, tmp_path):
     other = tiny_run(tmp_path, hps={"lr": 0.5})
     with pytest.raises(InputError, match=r"holds another run \(hps.lr=0.01 there, 0.5 here\)"):
-        open_run(directory.path, other, "other", "data", {})
+        open_run(directory.path, other, dataset(tmp_path), {})
     with pytest.raises(InputError, match="other data"):
-        open_run(directory.path, directory.run, "other", "other data", {})
+        open_run(directory.path, directory.run, dataset(tmp_path, train=30_000), {})
 
 
 def test_a_directory_with_other_things_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not a run"):
-        open_run(tmp_path, tiny_run(tmp_path), "identity", "data", {})
+        open_run(tmp_path, tiny_run(tmp_path), dataset(tmp_path), {})
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 

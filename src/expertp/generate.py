@@ -5,22 +5,33 @@ from pathlib import Path
 
 import torch
 
+from expertp.data import Tokenizer, load_tokenizer
+from expertp.data.tokenizers import load_gpt2
 from expertp.errors import InputError
 from expertp.model.transformer import MoETransformer
-from expertp.spec import RunSpec
 from expertp.store import read_run
 from expertp.train import build_model, plan_run
 
 
-def load_model(out: str | Path) -> tuple[RunSpec, MoETransformer]:
-    """Return a run and its model with the newest checkpoint's weights, on the CPU."""
+def load_model(out: str | Path) -> tuple[MoETransformer, Tokenizer]:
+    """Return a run's model with the newest checkpoint's weights, on the CPU, and its tokenizer.
+
+    Data of other projects (nanoGPT, llm.c) does not name its tokenizer; there it is gpt2's by custom.
+    """
     directory = read_run(out)
     checkpoint = directory.latest_checkpoint()
     if checkpoint is None:
         raise InputError(f"{out}: has no checkpoint yet; let `expertp train` go on for a while")
     model = build_model(directory.run, plan_run(directory.run), "cpu")
     model.load_state_dict(checkpoint.weights)
-    return directory.run, model.eval()
+    if directory.tokenizer is not None:
+        return model.eval(), load_tokenizer(directory.tokenizer, directory.path)
+    if directory.run.model.vocab_size < (gpt2 := load_gpt2()).vocab_size:
+        raise InputError(
+            f"{out}: its data names no tokenizer and vocab_size={directory.run.model.vocab_size} is too small for "
+            "gpt2's; train on data from `expertp prepare` to sample from it"
+        )
+    return model.eval(), gpt2
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from expertp.config import run_from_tree
+from expertp.config import run_from_tree, run_id
+from expertp.data import Dataset, TokenizerIdentity, save_tokenizer
 from expertp.errors import InputError
 from expertp.spec import RunSpec
 
 FORMAT = 1
 # Square experts (alpha_ffn = 1) transpose undetectably, so the layout is written beside the weights.
 WEIGHTS_METADATA = {"format": "pt", "expertp": "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"}
+# What may lie in a run's directory before run.json does: a crash or a tracker came first.
+_MAY_PRECEDE = {"lock", "tokenizer.json", "tensorboard"}
 TENSOR_FILES = ("weights", "optimizer")
 
 
@@ -55,8 +58,11 @@ class Checkpoint:
 class RunDirectory:
     """One run on disk. Make it with `open_run` (to train) or `read_run` (to look)."""
 
-    def __init__(self, path: Path, run: RunSpec, identity: str, data_hash: str) -> None:
+    def __init__(
+        self, path: Path, run: RunSpec, identity: str, data_hash: str, tokenizer: TokenizerIdentity | None
+    ) -> None:
         self.path, self.run, self.identity, self.data_hash = path, run, identity, data_hash
+        self.tokenizer = tokenizer
 
     @property
     def metrics_path(self) -> Path:
@@ -152,31 +158,35 @@ class RunDirectory:
         return Checkpoint(state["step"], weights, optimizer, state["metrics_bytes"], state["seconds"])
 
 
-def open_run(
-    path: str | Path, run: RunSpec, identity: str, data_hash: str, environment: Mapping[str, Any]
-) -> RunDirectory:
-    """Make the directory of a run, or return it if it holds this very run; anything else there is an error."""
+def open_run(path: str | Path, run: RunSpec, dataset: Dataset, environment: Mapping[str, Any]) -> RunDirectory:
+    """Make the directory of a run, or return it if it holds this very run; anything else there is an error.
+
+    The tokenizer goes into the directory, so that a run can be sampled from without its data.
+    """
     path = Path(path)
+    identity = run_id(run, dataset.content_hash)
     if (path / "run.json").exists():
         there = read_run(path)
         if there.identity != identity:
-            raise InputError(
-                f"{path}: holds another run ({_difference(there, run, data_hash)}); choose another --out or remove it"
-            )
+            difference = _difference(there, run, dataset.content_hash)
+            raise InputError(f"{path}: holds another run ({difference}); choose another --out or remove it")
         return there
-    if path.exists() and (not path.is_dir() or any(entry.name != "lock" for entry in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(entry.name not in _MAY_PRECEDE for entry in path.iterdir())):
         raise InputError(f"{path}: exists and is not a run of expertp; choose another --out")
     path.mkdir(parents=True, exist_ok=True)
+    if dataset.tokenizer is not None:
+        save_tokenizer(dataset.tokenizer, dataset.path, path)
     record = {
         "format": FORMAT,
         "identity": identity,
-        "data_hash": data_hash,
+        "data_hash": dataset.content_hash,
+        "tokenizer": asdict(dataset.tokenizer) if dataset.tokenizer else None,
         "run": run.to_tree(),
         "environment": dict(environment),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_atomic(path / "run.json", json.dumps(record, indent=2) + "\n")
-    return RunDirectory(path, run, identity, data_hash)
+    return RunDirectory(path, run, identity, dataset.content_hash, dataset.tokenizer)
 
 
 def read_run(path: str | Path) -> RunDirectory:
@@ -185,11 +195,12 @@ def read_run(path: str | Path) -> RunDirectory:
     try:
         record = json.loads((path / "run.json").read_text(encoding="utf-8"))
         tree, identity, data_hash = record["run"], record["identity"], record["data_hash"]
+        tokenizer = TokenizerIdentity(**record["tokenizer"]) if record["tokenizer"] else None
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no run here (run.json is missing); `expertp train` makes one") from None
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         raise InputError(f"{path}/run.json: damaged; restore it or train again into another directory") from None
-    return RunDirectory(path, run_from_tree(tree, f"{path}/run.json"), identity, data_hash)
+    return RunDirectory(path, run_from_tree(tree, f"{path}/run.json"), identity, data_hash, tokenizer)
 
 
 def write_atomic(path: Path, text: str) -> None:

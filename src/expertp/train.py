@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.utils import deterministic
 
 from expertp.balance import bias_update, load_deviation
-from expertp.config import run_id
 from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
 from expertp.errors import InputError
 from expertp.model.experts import choose_backend
@@ -125,7 +124,7 @@ def train(
     dataset = _open_data(run)
     planned = plan_run(run)
     device = resolve_device(run)
-    directory = open_run(out, run, run_id(run, dataset.content_hash), dataset.content_hash, _environment(device))
+    directory = open_run(out, run, dataset, _environment(device))
     with directory.locked(), _deterministic(device):
         return _Trainer(run, planned, dataset, directory, device, trackers).go(should_stop)
 
@@ -335,16 +334,17 @@ class _Trainer:
 @contextmanager
 def _deterministic(device: str) -> Iterator[None]:
     """Have torch refuse operations that differ from run to run."""
-    before, fill = torch.are_deterministic_algorithms_enabled(), deterministic.fill_uninitialized_memory
+    settings: Any = deterministic  # torch sets the module's class at run time, which types cannot see
+    before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    deterministic.fill_uninitialized_memory = False  # nothing here reads memory that it has not written
+    settings.fill_uninitialized_memory = False  # nothing here reads memory that it has not written
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-        deterministic.fill_uninitialized_memory = fill
+        settings.fill_uninitialized_memory = fill
 
 
 def _environment(device: str) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def print_plan(planned: Plan) -> None:
         f"forward: block outputs x {forward.residual:.4g}, logits x {forward.logits:.4g}, "
         f"attention scores q.k x {forward.attention_scale:.4g}{moe}"
     )
-    print("norms start at gain 1, bias 0; the expert bias is not an Adam parameter")
+    bias = "; the expert bias is not an Adam parameter" if target.ffn == "moe" else ""
+    print(f"norms start at gain 1, bias 0{bias}")
 
 
 def _settings(group: Group) -> tuple[float | None, ...]:

@@ -32,10 +32,10 @@ from expertp.data.tokenizers import (
     Ids,
     Tokenizer,
     TokenizerIdentity,
-    load_bytes,
     check_bpe_vocabulary,
-    load_gpt2,
     id_dtype,
+    load_bytes,
+    load_gpt2,
     load_tokenizer,
     train_bpe,
 )
@@ -137,8 +137,9 @@ def _checked(options: PrepareOptions) -> PrepareOptions:
     if options.shard_tokens < 1:
         raise InputError(f"shard tokens {options.shard_tokens} is not positive; leave out --shard-tokens for 2**24")
     if options.tokenizer == "bpe":
-        options = replace(options, vocab_size=options.vocab_size or DEFAULT_BPE_VOCABULARY)
-        check_bpe_vocabulary(options.vocab_size or 0)
+        vocab_size = DEFAULT_BPE_VOCABULARY if options.vocab_size is None else options.vocab_size
+        check_bpe_vocabulary(vocab_size)
+        return replace(options, vocab_size=vocab_size)
     return options
 
 
@@ -234,9 +235,10 @@ def _tokenizer(out: Path, corpus: Corpus, progress: Progress, on_note: Callable[
         return load_gpt2()
     if progress.tokenizer is not None:
         return load_tokenizer(progress.tokenizer, out)
+    assert options.vocab_size is not None  # filled in by _checked
     on_note(f"training a bpe tokenizer of {options.vocab_size} ids")
     with closing(read_documents(corpus)) as documents:
-        identity = train_bpe((document.text for document in documents), options.vocab_size or 0, out / BPE_FILE)
+        identity = train_bpe((document.text for document in documents), options.vocab_size, out / BPE_FILE)
     return load_tokenizer(identity, out)
 
 

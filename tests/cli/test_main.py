@@ -1,0 +1,185 @@
+"""The command line as a whole: verbs, help, what is imported, and the flags that cannot grow by accident."""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from expertp.cli.main import USAGE, VERBS, build_parser, main
+from expertp.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+MOST_FLAGS = 8
+# Modules of expertp.cli that serve the verbs; every other module there is a verb.
+SHARED_MODULES = {"__init__", "main", "text", "progress"}
+
+
+def has_module(verb: str) -> bool:
+    return importlib.util.find_spec(f"expertp.cli.{verb}") is not None
+
+
+def options(verb: str) -> list[argparse.Action]:
+    """Return the arguments of a verb, --help aside."""
+    return [action for action in build_parser(verb)._actions if action.dest != "help"]
+
+
+def flags(verb: str) -> list[str]:
+    """Return the options of a verb, then its positional arguments in capitals."""
+    named = sorted(max(action.option_strings, key=len) for action in options(verb) if action.option_strings)
+    return named + [action.dest.upper() for action in options(verb) if not action.option_strings]
+
+
+there = pytest.mark.parametrize("verb", [verb for verb in VERBS if has_module(verb)])
+
+
+def test_the_flags_of_every_verb_are_pinned(matches_golden: Callable[[str, str], None]) -> None:
+    """A verb that is announced but has no module is in the golden file as such, so that its arrival shows."""
+    lines = [f"{verb}: {' '.join(flags(verb)) if has_module(verb) else '(no module)'}" for verb in VERBS]
+    matches_golden("flags.txt", "\n".join(lines) + "\n")
+
+
+def test_every_module_of_a_verb_is_announced() -> None:
+    modules = {path.stem for path in (ROOT / "src/expertp/cli").glob("*.py")}
+    assert modules - SHARED_MODULES <= set(VERBS)
+
+
+@there
+def test_a_verb_explains_itself_with_two_examples(verb: str) -> None:
+    module = importlib.import_module(f"expertp.cli.{verb}")
+    assert module.__doc__
+    examples = [line for line in module.EXAMPLES.splitlines() if line.strip()]
+    assert len(examples) == 2
+    assert all(line.startswith(f"  expertp {verb} ") or line == f"  expertp {verb}" for line in examples)
+
+
+@there
+def test_the_examples_of_a_verb_parse(verb: str) -> None:
+    for line in importlib.import_module(f"expertp.cli.{verb}").EXAMPLES.splitlines():
+        arguments = shlex.split(line, comments=True)[2:]
+        assert build_parser(verb).parse_intermixed_args(arguments).run
+
+
+@there
+def test_a_verb_has_few_flags_and_each_has_help(verb: str) -> None:
+    named = [action for action in options(verb) if action.option_strings]
+    assert len(named) <= MOST_FLAGS
+    assert all(action.help for action in options(verb))
+
+
+@there
+def test_help_exits_with_success_and_shows_the_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([verb, "--help"])
+    assert leaving.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: expertp {verb}")
+    assert importlib.import_module(f"expertp.cli.{verb}").EXAMPLES.strip() in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_bare_expertp_prints_verbs_and_three_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    for verb, summary in VERBS.items():
+        assert re.search(rf"^  {verb} +{re.escape(summary)}$", out, re.MULTILINE)
+    examples = out.partition("examples:\n")[2].strip().splitlines()
+    assert len(examples) == 3
+    assert {line.split()[1] for line in examples} <= set(VERBS)
+
+
+@pytest.mark.parametrize("example", USAGE.partition("examples:\n")[2].strip().splitlines())
+def test_the_examples_of_bare_expertp_parse(example: str) -> None:
+    _, verb, *arguments = shlex.split(example)
+    assert build_parser(verb).parse_intermixed_args(arguments).run
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
+        ("trian", "unknown verb 'trian'; did you mean 'train'?"),
+        ("xyzzy", "unknown verb 'xyzzy'; the verbs are plan, init, prepare"),
+        ("--json", "unknown verb '--json'; the verbs are plan"),
+        ("main", "unknown verb 'main'; "),
+    ],
+)
+def test_an_unknown_verb_gets_one_line_with_a_hint(verb: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"expertp: {message}")
+    assert captured.err.count("\n") == 1
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"expertp {version('expertp')}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("two\nlines"), 2, "expertp: two lines\n"),
+        (PermissionError(13, "Permission denied", "secret"), 2, "expertp: secret: Permission denied\n"),
+        (OSError("disk on fire"), 2, "expertp: disk on fire\n"),
+        (KeyboardInterrupt(), 130, "expertp: interrupted\n"),
+    ],
+)
+def test_what_goes_wrong_becomes_a_code_and_one_line(
+    error: BaseException,
+    code: int,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("expertp.cli.main.dispatch", fail)
+    assert main([]) == code
+    assert capsys.readouterr().err == line
+
+
+def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--help"],
+        ["plan", "--base", "configs/base.yaml", "--target", "configs/target.yaml"],
+        ["plan", "--base", "configs/base.yaml", "--target", "configs/target.yaml", "--json"],
+    ],
+)
+def test_planning_and_help_do_not_import_torch(arguments: list[str]) -> None:
+    program = (
+        "import sys; from expertp.cli.main import main; code = main(sys.argv[1:]); "
+        "sys.exit('torch was imported' if 'torch' in sys.modules else code)"
+    )
+    finished = run_python(program, *arguments)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from expertp.cli.main import main; sys.exit(main([]))"
+    with os.fdopen(writing, "w") as closed_pipe:
+        finished = subprocess.run(
+            [sys.executable, "-c", program], stdout=closed_pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (finished.returncode, finished.stderr) == (0, "")

@@ -1,0 +1,126 @@
+"""What a user of `expertp prepare` sees: the summary, the help, and one line for each mistake."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from expertp.cli.main import build_parser, main
+from expertp.data import open_dataset
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(12):
+        (folder / f"{i:02d}.txt").write_text(f"Document {i} says hello. " * (20 + i))
+    return folder
+
+
+def test_summary_tells_what_is_there_and_what_to_do_next(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (texts / "empty.txt").write_text("")
+    (texts / "logo.png").write_bytes(b"")
+    assert main(["prepare", "texts", "--out", "out", "--tokenizer", "bytes", "--val-fraction", "0.1"]) == 0
+    out, err = capsys.readouterr()
+    lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in out.splitlines()}
+    dataset = open_dataset("out")
+    assert list(lines) == ["tokenizer", "train", "val", "left", "speed", "directory", "next"]
+    assert lines["tokenizer"] == "bytes, 257 ids, stored as uint16"
+    assert lines["train"] == f"{dataset.train.tokens:,} tokens, 11 documents, 1 shard"
+    assert lines["val"] == f"{dataset.val.tokens:,} tokens, 1 document, 1 shard"
+    assert lines["left"] == "out   1 empty document"
+    assert lines["speed"].startswith(f"{dataset.train.tokens + dataset.val.tokens:,} tokens in ")
+    assert lines["speed"].endswith(" tokens/s")
+    assert lines["directory"] == "out"
+    assert lines["next"] == "expertp train RUN.yaml train.data=out model.vocab_size=320"
+    assert err == "prepare: files that are not read: 1 .png\n"
+
+
+def test_a_second_time_there_is_nothing_to_do(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["prepare", "texts", "--out", "out", "--tokenizer", "bpe", "--vocab-size", "300"]
+    assert main(command) == 0
+    assert capsys.readouterr().err == "prepare: training a bpe tokenizer of 300 ids\n"
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert err == "prepare: nothing to do: out is finished with these options\n"
+    assert "speed" not in out
+    assert "expertp train" in out
+
+
+def test_json_is_the_manifest(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "texts", "--out", "out", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(Path("out/manifest.json").read_text())
+    assert printed["tokenizer"] == {"name": "gpt2", "vocab_size": 50257, "eot": 50256, "sha256": None}
+
+
+def test_flags_are_few_and_explained() -> None:
+    parser = build_parser("prepare")
+    flags = [action.option_strings[-1] for action in parser._actions if action.option_strings]
+    assert flags == [
+        *("--help", "--out", "--tokenizer", "--vocab-size", "--val-fraction", "--shard-tokens", "--text-key", "--json"),
+    ]
+    text = parser.format_help()
+    for default in ("gpt2", "4096", "0.01", "16777216", "text"):
+        assert f"(default: {default})" in " ".join(text.split())
+    assert text.count("  expertp prepare ") == 2
+
+
+MISTAKES = [
+    ("nowhere --out out", "source 'nowhere' does not exist; give a file, a folder, 'builtin' or 'hf:NAME[:CONFIG]'"),
+    ("images --out out", "no readable files in folder 'images' (it has 1 .png); endings read are .jsonl .jsonl.gz"),
+    ("void --out out", "source 'void' is empty: it has no text"),
+    ("single.txt --out out", "is one single document, which cannot be split at --val-fraction 0.01; give more files"),
+    ("latin1 --out out", "latin1/a.txt is not UTF-8 (byte 0xe9 at offset 3); convert it, for example: iconv"),
+    ("badjson.jsonl --out out", "badjson.jsonl:2 is not JSON (Expecting value at column 10)"),
+    ("damaged.jsonl.gz --out out", "damaged.jsonl.gz is a damaged gzip file"),
+    (
+        "bodies.jsonl --out out",
+        "bodies.jsonl:1 has no field 'text'; its fields are body, n; choose one with --text-key",
+    ),
+    ("bodies.jsonl --out out --text-key n", "bodies.jsonl:1: field 'n' is int, must be a string"),
+    ("wrong.parquet --out out", "wrong.parquet cannot be read as Parquet"),
+    ("hf: --out out", "source 'hf:' names no dataset; write hf:NAME[:CONFIG]"),
+    ("texts --out foreign", "foreign already has train.bin, which no prepare of ours left"),
+    ("texts --out done", "done was prepared with --tokenizer bytes, now it is gpt2; choose another --out"),
+    ("latin1 --out done", "done was prepared from 'texts' and not from 'latin1' as it is now"),
+    ("texts --out damaged", "damaged/manifest.json is damaged or of another version"),
+    ("texts --out single.txt", "single.txt: File exists"),
+    ("texts", "the following arguments are required: --out (see 'expertp prepare --help')"),
+    ("texts --out out --tokenizer words", "argument --tokenizer: invalid choice: 'words'"),
+    ("texts --out out --vocab-size 512", "vocabulary size 512 given for the gpt2 tokenizer, whose size is fixed"),
+    ("texts --out out --tokenizer bpe --vocab-size 99", "vocabulary size 99 of a bpe tokenizer: must be 257"),
+    ("texts --out out --val-fraction 1", "val fraction 1 is not in 0 to 0.5"),
+    ("texts --out out --shard-tokens -5", "shard tokens -5 is not positive"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[message[:40] for _, message in MISTAKES])
+def test_mistakes_give_one_line_and_exit_code_2(
+    texts: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
+    for folder in ("images", "void", "latin1", "foreign", "damaged"):
+        Path(folder).mkdir()
+    Path("images/a.png").write_bytes(b"")
+    Path("void/a.txt").write_bytes(b"")
+    Path("single.txt").write_text("one text")
+    Path("latin1/a.txt").write_bytes(b"caf\xe9")
+    Path("badjson.jsonl").write_text('{"text": "a"}\n{"text": }\n')
+    Path("damaged.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n')[:-3])
+    Path("bodies.jsonl").write_text('{"body": "a", "n": 1}\n')
+    Path("wrong.parquet").write_bytes(b"wrong")
+    Path("foreign/train.bin").write_bytes(b"ab")
+    Path("damaged/manifest.json").write_text("{")
+    if "--out done" in command:
+        main(["prepare", "texts", "--out", "done", "--tokenizer", "bytes"])
+        capsys.readouterr()
+    assert main(["prepare", *command.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("expertp: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not Path("out").exists()

@@ -1,0 +1,76 @@
+"""Generated blocks of pages are up to date, and say what the code says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from expertp.docs_tables import BLOCKS, fill_blocks, markdown_table
+from expertp.errors import InputError
+from expertp.rules import RULE_SETS
+from expertp.spec import BaseHPs, ModelSpec
+
+ROOT = Path(__file__).parents[1]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if page.exists()]
+RULES_PAGE = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_blocks_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    place = page.relative_to(ROOT)
+    assert text == fill_blocks(text), f"{place} is out of date; run python -m expertp.docs_tables {place}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_marker_has_its_counterpart(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    markers = re.findall(r"^<!-- ([a-z-]+):(begin|end) -->$", text, re.MULTILINE)
+    names = [name for name, _ in markers[::2]]
+    assert markers == [(name, which) for name in names for which in ("begin", "end")]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_page_on_rules_has_every_block(block: str) -> None:
+    assert f"<!-- {block}:begin -->\n{BLOCKS[block]()}\n<!-- {block}:end -->" in RULES_PAGE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| `expert_down` | `sigma m_N^-1/2 m_a^-1` | `eta m_N^-1 m_a^-1` | `lambda m_N m_a` "
+        "| `eps m_N^-1 m_L^-1 m_E^-1` | `eps m_N^-1 m_L^-1 m_a^-2` | Tab. 1-2, Rule 3 |",
+        "| `router` | `sigma m_N^-gamma` | `eta m_N^-1` | `lambda m_N` "
+        "| `eps m_L^-1 m_E^-1` | `eps m_N^-1 m_L^-1` | Tab. 1-2, Rule 1 |",
+        "| `final_norm` | gain 1, bias 0 | `eta` | none | `eps m_N^-1` | `eps` | Tab. 2, App. A |",
+        "| `expert_bias` | 0 | `eta_bias` | none | not in Adam | not in Adam | Tab. 1-2, Rule 2, App. B |",
+        "| `expert_down`, `ffn_down` | `sigma m_N^-1/2 m_a^-1/2` | · | · | · | · |",
+    ],
+)
+def test_a_row_reads_like_the_rule(line: str) -> None:
+    assert line in RULES_PAGE.splitlines()
+
+
+def test_every_rule_set_and_option_is_on_the_page() -> None:
+    assert all(f"`rules: {name}`" in RULES_PAGE for name in RULE_SETS if name != "expertp")
+    for spec in (BaseHPs, ModelSpec):
+        for name, field in spec.model_fields.items():
+            assert re.search(rf"^\| `{name}` \|.*{re.escape(field.description or '?')} \|$", RULES_PAGE, re.MULTILINE)
+
+
+def test_a_block_that_is_out_of_date_is_rewritten_and_the_rest_kept() -> None:
+    page = "before\n<!-- rules:begin -->\nold\n<!-- rules:end -->\nafter <!-- rules:begin -->\n"
+    filled = fill_blocks(page)
+    assert filled != page
+    assert filled == fill_blocks(filled)
+    assert filled.startswith("before\n<!-- rules:begin -->\n| group |")
+    assert filled.endswith("\n<!-- rules:end -->\nafter <!-- rules:begin -->\n")
+
+
+def test_an_unknown_block_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown block 'rulez'; known are rules"):
+        fill_blocks("<!-- rulez:begin -->\n<!-- rulez:end -->\n")
+
+
+def test_a_bar_in_a_cell_does_not_end_the_cell() -> None:
+    assert markdown_table(["a"], [["x|y"]]).splitlines()[-1] == r"| x\|y |"

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import torch
+from runs import tiny_run
+
+from expertp.cli.main import main
+from expertp.data import PrepareOptions, prepare
+from expertp.generate import generate, load_model
+from expertp.train import train
+
+TEXT = "the cat sat on the mat. the dog sat on the log. é ü 🙂 "
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model that has nearly learned one sentence by heart, on bytes."""
+    folder = tmp_path_factory.mktemp("generate")
+    (folder / "text").mkdir()
+    for number in range(4):
+        (folder / "text" / f"{number}.txt").write_text(TEXT * 40, encoding="utf-8")
+    prepare(str(folder / "text"), folder / "data", PrepareOptions(tokenizer="bytes", val_fraction=0.2))
+    run = tiny_run(
+        folder / "data",
+        model={"vocab_size": 320, "context": 24},
+        hps={"lr": 0.02},
+        train={"steps": 150, "batch_tokens": 384, "eval_every": 0},
+    )
+    train(run, folder / "run")
+    return folder / "run"
+
+
+def test_generation_sees_the_logits_that_training_sees(trained):
+    model, tokenizer = load_model(trained)
+    ids = tokenizer.encode(TEXT)[:24]
+    window = torch.tensor([ids])
+    with torch.no_grad():
+        training_logits = model.logits(model.hidden(window).h_BSN)[0]
+        targets = torch.tensor([[*ids[1:], 0]])
+        loss = model(window, targets).loss
+    torch.testing.assert_close(torch.nn.functional.cross_entropy(training_logits, targets[0]), loss)
+    greedy = [next(generate(model, ids[: n + 1], 1, n_ids=256, temperature=0)) for n in range(24)]
+    assert greedy == training_logits[:, :256].argmax(-1).tolist()
+
+
+def test_a_model_that_knows_its_text_recites_it(trained, capsys):
+    assert main(["generate", str(trained), "--prompt", "the cat sat on", "--tokens", "9", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out == "the cat sat on the mat.\n"
+
+
+def test_json_and_seeds(trained, capsys):
+    def sample(seed):
+        arguments = ["--prompt", "the", "--tokens", "30", "--temperature", "1.5", "--seed", str(seed), "--json"]
+        assert main(["generate", str(trained), *arguments]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert sample(1) == sample(1)
+    assert sample(1)["text"] != sample(2)["text"]
+    assert sample(1)["prompt"] == "the"
+
+
+def test_padding_rows_of_the_vocabulary_are_never_drawn(trained):
+    model, tokenizer = load_model(trained)
+    drawn = set(generate(model, [tokenizer.eot], 200, n_ids=257, temperature=50.0, top_k=None, seed=0))
+    assert max(drawn) < 257
+    assert len(drawn) > 80
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["generate", str(tmp_path), "--prompt", "x"]) == 2
+    assert "no run here" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Imports point one way: a module may import only what stands to its left in LAYERS."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "expertp"
+
+# From left to right; modules of one layer may not import each other. `errors` may be imported by all.
+LAYERS = (
+    ("errors",),
+    ("spec",),
+    ("config", "rules", "theory"),
+    ("plan",),
+    ("docs_tables", "adapters", "balance", "data"),
+    ("model",),
+    ("probes",),
+    ("optim",),
+    ("store",),
+    ("train",),
+    ("generate", "trackers"),
+    ("sweep", "executors"),
+    ("coordcheck", "tune"),
+    ("analysis",),
+    ("figures",),
+    ("report",),
+    ("cli",),
+)
+RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
+WITHOUT_TORCH = ("errors", "spec", "config", "rules", "plan")
+
+
+def part_of(path: Path) -> str:
+    """Return the top-level module that a file belongs to; the package's own file is `expertp`."""
+    top = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "expertp" if top == "__init__" else top
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the full names of all modules that a file imports, anywhere in it."""
+    package = ["expertp", *path.relative_to(SOURCE).parts[:-1]]
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) + 1 - node.level] if node.level else []
+            module = ".".join([*parents, *([node.module] if node.module else [])])
+            # `from expertp import plan` imports a module, `from expertp.plan import Plan` a name of one.
+            names |= {f"{module}.{alias.name}" for alias in node.names} if module == "expertp" else {module}
+    return names
+
+
+def imported_parts(path: Path) -> set[str]:
+    """Return the top-level modules of expertp that a file imports."""
+    return {name.split(".")[1] for name in imported_modules(path) if name.startswith("expertp.")}
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_to_the_left(path: Path) -> None:
+    here = part_of(path)
+    others = imported_parts(path) - {here}
+    if here == "expertp":
+        assert "cli" not in others, "the package re-exports what computes, not the command line"
+        return
+    assert here in RANK, f"{here} has no place yet; give it one in LAYERS of {Path(__file__).name}"
+    wrong = {name for name in others if RANK.get(name, len(LAYERS)) >= RANK[here]}
+    assert not wrong, f"{here} may not import {', '.join(sorted(wrong))}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_the_command_line_knows_the_command_line(path: Path) -> None:
+    assert part_of(path) == "cli" or "cli" not in imported_parts(path)
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_what_plans_names_no_torch(name: str) -> None:
+    assert not {module for module in imported_modules(SOURCE / f"{name}.py") if module.split(".")[0] == "torch"}
+
+
+def test_what_plans_imports_no_torch_by_any_way() -> None:
+    """One process for all of them: the package's own file and everything that they import is included."""
+    imports = "; ".join(f"import expertp.{name}" for name in (*WITHOUT_TORCH, "docs_tables"))
+    program = f"{imports}; import sys; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout == "[]\n"

@@ -1,0 +1,260 @@
+import json
+import math
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+from runs import run_tree, tiny_run, write_tokens
+
+import expertp.train
+from expertp.errors import InputError
+from expertp.store import read_run
+from expertp.train import CLOCK_FIELDS, train
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
+
+
+def records(out):
+    """Return a run's metrics without what a clock decides."""
+    return [{key: record[key] for key in record if key not in CLOCK_FIELDS} for record in read_run(out).metrics()]
+
+
+def weights(out):
+    return read_run(out).latest_checkpoint().weights
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_learns_and_says_how_it_went(data, tmp_path):
+    run = tiny_run(data, train={"steps": 150, "eval_every": 50, "batch_tokens": 512}, hps={"lr": 0.02})
+    result = train(run, tmp_path / "run")
+    history = records(tmp_path / "run")
+    assert (result.status, result.step, len(history)) == ("finished", 150, 150)
+    validations = [record["val_loss"] for record in history if record["val_loss"] is not None]
+    assert len(validations) == 3
+    assert validations == sorted(validations, reverse=True)
+    assert history[0]["loss"] == pytest.approx(math.log(64), abs=0.1)
+    assert result.val_loss < math.log(64) - 0.3
+    assert result.max_load_deviation < 0.25
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["val_loss"] == result.val_loss
+
+
+def test_two_runs_are_the_same_to_the_bit(data, tmp_path):
+    for name in ("a", "b"):
+        train(tiny_run(data), tmp_path / name)
+    assert records(tmp_path / "a") == records(tmp_path / "b")
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    train(tiny_run(data, train={"seed": 1}), tmp_path / "c")
+    assert records(tmp_path / "a") != records(tmp_path / "c")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("backend", ["loop", "grouped"])
+def test_a_stopped_run_goes_on_to_the_bit(data, tmp_path, dtype, backend):
+    if (dtype, backend) == ("float64", "grouped"):
+        dtype = "bfloat16"  # F.grouped_mm has no float64; sign balance stands in for a third case
+    balance = "sign" if backend == "grouped" else "proportional"
+    run = tiny_run(data, train={"dtype": dtype, "expert_backend": backend, "balance": balance})
+    train(run, tmp_path / "whole")
+    count = iter(range(100))
+    stopped = train(run, tmp_path / "parts", should_stop=lambda: next(count) == 4)
+    assert (stopped.status, stopped.step) == ("stopped", 5)
+    assert train(run, tmp_path / "parts").status == "finished"
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_a_finished_run_is_not_trained_again(data, tmp_path, monkeypatch):
+    first = train(tiny_run(data), tmp_path / "run")
+    monkeypatch.setattr(expertp.train._Trainer, "_one_step", None)
+    assert train(tiny_run(data), tmp_path / "run") == first
+
+
+def test_accumulation_does_not_change_gradients_or_loads(data, tmp_path):
+    """grad(accum=4) == grad(accum=1): in float64 whole runs agree to rounding, loads exactly."""
+    for micro_batch in (8, 2):
+        train(
+            tiny_run(data, train={"dtype": "float64", "micro_batch": micro_batch, "steps": 8}),
+            tmp_path / str(micro_batch),
+        )
+    whole, parts = records(tmp_path / "8"), records(tmp_path / "2")
+    for one, four in zip(whole, parts, strict=True):
+        assert one["loss"] == pytest.approx(four["loss"], rel=1e-12)
+        assert one["max_load_deviation"] == four["max_load_deviation"]
+        assert one["bias_range"] == four["bias_range"]
+    for name, tensor in weights(tmp_path / "8").items():
+        torch.testing.assert_close(tensor, weights(tmp_path / "2")[name], rtol=1e-9, atol=1e-12)
+
+
+def test_evaluation_between_steps_changes_nothing(data, tmp_path):
+    for name, every in (("never", 0), ("always", 1)):
+        train(tiny_run(data, train={"eval_every": every}), tmp_path / name)
+    assert same(weights(tmp_path / "never"), weights(tmp_path / "always"))
+    never, always = records(tmp_path / "never"), records(tmp_path / "always")
+    assert all(record["val_loss"] is None for record in never)
+    assert [record["max_load_deviation"] for record in never] == [record["max_load_deviation"] for record in always]
+
+
+def test_activation_checkpointing_changes_nothing(data, tmp_path):
+    for name in (False, True):
+        train(tiny_run(data, train={"activation_checkpointing": name}), tmp_path / str(name))
+    assert same(weights(tmp_path / "False"), weights(tmp_path / "True"))
+
+
+@pytest.mark.parametrize("balance", ["proportional", "sign"])
+def test_the_mean_bias_stays_zero_and_the_biases_move(data, tmp_path, balance):
+    train(tiny_run(data, train={"balance": balance, "steps": 40}), tmp_path / "run")
+    for name, tensor in weights(tmp_path / "run").items():
+        if name.endswith("router.bias"):
+            assert tensor.dtype == torch.float32
+            assert tensor.abs().max() > 1e-3
+            assert abs(tensor.mean().item()) < 1e-6
+
+
+def test_balancing_balances(data, tmp_path):
+    deviations = {}
+    for balance in ("none", "proportional", "sign", "aux_loss"):
+        run = tiny_run(
+            data,
+            model={"n_exp": 8, "n_act": 1},
+            hps={"lr": 0.02, "bias_lr": 0.02 if balance == "sign" else 0.2, "constants": {"router_lr": 4}},
+            train={"balance": balance, "steps": 80, "batch_tokens": 512, "eval_every": 0, "aux_weight": 0.1},
+        )
+        train(run, tmp_path / balance)
+        tail = records(tmp_path / balance)[-20:]
+        deviations[balance] = sum(max(record["max_load_deviation"]) for record in tail) / len(tail)
+    for balance in ("proportional", "sign", "aux_loss"):
+        assert deviations[balance] < 0.8 * deviations["none"], deviations
+
+
+def test_a_zero_router_does_not_collapse(data, tmp_path):
+    train(tiny_run(data, model={"n_exp": 8, "n_act": 2}, hps={"gamma": math.inf}), tmp_path / "run")
+    first = records(tmp_path / "run")[0]
+    assert first["max_load_deviation"] == [0.0, 0.0]
+    assert first["dead_experts"] == [0, 0]
+    in_use = [8 - max(record["dead_experts"]) for record in records(tmp_path / "run")]
+    assert min(in_use) > 2, "collapse would be onto n_act = 2 experts"
+    assert in_use[-1] == 8
+
+
+def test_a_diverged_run_is_a_status_with_its_step(data, tmp_path):
+    run = tiny_run(data, hps={"lr": 1e4}, train={"steps": 50})
+    result = train(run, tmp_path / "run")
+    assert result.status == "diverged"
+    assert 1 < result.step < 50
+    assert result.val_loss is None or math.isfinite(result.val_loss)
+    assert train(run, tmp_path / "run") == result
+    again = tiny_run(data, train={"diverge_above": 1.0})
+    assert train(again, tmp_path / "bound").step == 1
+
+
+def test_clipping_acts_only_when_asked(data, tmp_path):
+    train(tiny_run(data), tmp_path / "off")
+    train(tiny_run(data, hps={"clip": 1e9}), tmp_path / "never reached")
+    train(tiny_run(data, hps={"clip": 1e-3, "adam_eps": 1e-3}), tmp_path / "on")
+    assert same(weights(tmp_path / "off"), weights(tmp_path / "never reached"))
+    assert not same(weights(tmp_path / "off"), weights(tmp_path / "on"))
+
+
+def test_a_dense_model_trains_too(data, tmp_path):
+    dense = {"ffn": "dense", "n_exp": 1, "n_act": 1, "alpha_ffn": 2, "linear_bias": True, "tied_embeddings": False}
+    result = train(tiny_run(data, model=dense), tmp_path / "run")
+    assert (result.status, result.max_load_deviation, result.dead_experts) == ("finished", None, None)
+
+
+def test_another_runs_directory_is_refused_and_left_alone(data, tmp_path):
+    train(tiny_run(data), tmp_path / "run")
+    before = weights(tmp_path / "run")
+    with pytest.raises(InputError, match=re.escape("train.seed=0 there, 9 here")):
+        train(tiny_run(data, train={"seed": 9}), tmp_path / "run")
+    assert same(before, weights(tmp_path / "run"))
+
+
+def test_too_little_data_says_so_before_anything_is_written(tmp_path):
+    data = write_tokens(tmp_path / "data", train=100, val=50)
+    with pytest.raises(InputError):
+        train(tiny_run(data), tmp_path / "run")
+    with pytest.raises(InputError):
+        train(tiny_run(write_tokens(tmp_path / "more", val=5)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_base_uses_its_plan(data, tmp_path):
+    base = run_tree(data)["model"]
+    wide = {**base, "n_embd": 64}
+    train(tiny_run(data, base=base, model=wide), tmp_path / "planned")
+    train(tiny_run(data, base=wide, model=wide), tmp_path / "own base")
+    assert not same(weights(tmp_path / "planned"), weights(tmp_path / "own base"))
+    with pytest.raises(InputError, match="kappa"):
+        train(tiny_run(data, base=base, model={**base, "n_act": 1}), tmp_path / "other kappa")
+
+
+def start(run_file, out, *overrides):
+    command = [sys.executable, "-m", "expertp.cli.main", "train", str(run_file), "--out", str(out), *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process):
+    process.communicate()
+    return process.returncode
+
+
+def progress(out):
+    """Return how many bytes of metrics and which checkpoints there are."""
+    path = out / "metrics.jsonl"
+    return path.stat().st_size if path.exists() else 0, sorted((out / "checkpoints").glob("step-*"))
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_kill_9_at_random_points_and_resume_is_the_uninterrupted_run(data, tmp_path):
+    """Five times, each at another random moment: while stepping, while saving, while starting."""
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(yaml.safe_dump(run_tree(data, train={"steps": 300, "checkpoint_steps": 7})))
+    assert ended(start(run_file, tmp_path / "whole")) == 0
+    chance = random.Random(0)
+    out, killed_at = tmp_path / "killed", []
+    for _ in range(5):
+        process = start(run_file, out)
+        _, before = progress(out)
+        wait_for(lambda before=before: progress(out)[1] not in ([], before), process)
+        time.sleep(chance.uniform(0, 0.15))
+        process.kill()
+        assert ended(process) == -signal.SIGKILL, "the run must still have been going"
+        killed_at.append(progress(out)[1][-1].name)
+    assert len(set(killed_at)) == 5, killed_at
+    assert ended(start(run_file, out)) == 0
+    assert records(out) == records(tmp_path / "whole")
+    assert same(weights(out), weights(tmp_path / "whole"))
+
+
+def test_sigterm_saves_and_exits_143(data, tmp_path):
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(yaml.safe_dump(run_tree(data, train={"steps": 100_000})))
+    process = start(run_file, tmp_path / "run", "train.checkpoint_seconds=0.2")
+    wait_for(lambda: progress(tmp_path / "run")[1], process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    directory = read_run(tmp_path / "run")
+    assert directory.summary()["status"] == "stopped"
+    assert directory.latest_checkpoint().step == directory.summary()["step"] == len(directory.metrics())
+    assert "run the same command to go on" in out
