@@ -11,14 +11,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "expertp"
 
 # From left to right; modules of one layer may not import each other. `errors` may be imported by all.
 LAYERS = (
-    ("errors",),
+    ("errors", "files"),
     ("spec",),
     ("config", "rules", "theory"),
     ("plan",),
     ("docs_tables", "adapters", "balance", "data"),
     ("model",),
-    ("probes",),
     ("optim",),
+    ("loop",),
+    ("probes",),
     ("store",),
     ("train",),
     ("generate", "trackers"),

@@ -12,8 +12,8 @@ import torch
 import yaml
 from runs import run_tree, tiny_run, write_tokens
 
-import expertp.train
 from expertp.errors import InputError
+from expertp.loop import TrainingLoop
 from expertp.store import read_run
 from expertp.train import CLOCK_FIELDS, train
 
@@ -78,7 +78,7 @@ def test_a_stopped_run_goes_on_to_the_bit(data, tmp_path, dtype, backend):
 
 def test_a_finished_run_is_not_trained_again(data, tmp_path, monkeypatch):
     first = train(tiny_run(data), tmp_path / "run")
-    monkeypatch.setattr(expertp.train._Trainer, "_one_step", None)
+    monkeypatch.setattr(TrainingLoop, "step", None)
     assert train(tiny_run(data), tmp_path / "run") == first
 
 

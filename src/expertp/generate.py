@@ -8,9 +8,9 @@ import torch
 from expertp.data import Tokenizer, load_tokenizer
 from expertp.data.tokenizers import load_gpt2
 from expertp.errors import InputError
+from expertp.loop import build_model, plan_run
 from expertp.model.transformer import MoETransformer
 from expertp.store import read_run
-from expertp.train import build_model, plan_run
 
 
 def load_model(out: str | Path) -> tuple[MoETransformer, Tokenizer]:

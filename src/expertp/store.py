@@ -7,9 +7,7 @@ checkpoints/    step-00000100/{weights,optimizer}.safetensors + state.json; the 
 """
 
 import fcntl
-import hashlib
 import json
-import os
 import shutil
 import time
 import warnings
@@ -26,6 +24,7 @@ from torch import Tensor
 from expertp.config import run_from_tree, run_id
 from expertp.data import Dataset, TokenizerIdentity, save_tokenizer
 from expertp.errors import InputError
+from expertp.files import file_sha256, move_into_place, sync, write_atomically, write_durably
 from expertp.spec import RunSpec
 
 FORMAT = 1
@@ -92,7 +91,8 @@ class RunDirectory:
         for name in TENSOR_FILES:
             file = partial / f"{name}.safetensors"
             save_file(dict(getattr(checkpoint, name)), file, metadata=WEIGHTS_METADATA)
-            hashes[file.name] = _sync_and_hash(file)
+            sync(file)
+            hashes[file.name] = file_sha256(file)
         state = {
             "format": FORMAT,
             "identity": self.identity,
@@ -101,10 +101,9 @@ class RunDirectory:
             "seconds": checkpoint.seconds,
             "sha256": hashes,
         }
-        _write_and_sync(partial / "state.json", json.dumps(state, indent=2))
+        write_durably(partial / "state.json", json.dumps(state, indent=2).encode())
         shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _sync_directory(folder)
+        move_into_place(partial, final)
         for old in self._checkpoint_folders()[:-2]:
             shutil.rmtree(old)
 
@@ -124,10 +123,7 @@ class RunDirectory:
 
     def append_metrics(self, text: str) -> None:
         """Append records to metrics.jsonl and have them on disk before returning."""
-        with self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        write_durably(self.metrics_path, text.encode(), mode="ab")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the records of metrics.jsonl; a last line that a crash cut short is left out."""
@@ -136,7 +132,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json."""
-        write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2).encode())
 
     def summary(self) -> dict[str, Any] | None:
         """Return summary.json, or None when the run has not got that far."""
@@ -152,7 +148,7 @@ class RunDirectory:
     def _load_checkpoint(self, folder: Path) -> Checkpoint:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         for name, expected in state["sha256"].items():
-            if _hash(folder / name) != expected:
+            if file_sha256(folder / name) != expected:
                 raise ValueError(f"{name} does not have the hash it was saved with")
         weights, optimizer = (load_file(folder / f"{name}.safetensors") for name in TENSOR_FILES)
         return Checkpoint(state["step"], weights, optimizer, state["metrics_bytes"], state["seconds"])
@@ -185,7 +181,7 @@ def open_run(path: str | Path, run: RunSpec, dataset: Dataset, environment: Mapp
         "environment": dict(environment),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    write_atomic(path / "run.json", json.dumps(record, indent=2) + "\n")
+    write_atomically(path / "run.json", json.dumps(record, indent=2).encode())
     return RunDirectory(path, run, identity, dataset.content_hash, dataset.tokenizer)
 
 
@@ -203,14 +199,6 @@ def read_run(path: str | Path) -> RunDirectory:
     return RunDirectory(path, run_from_tree(tree, f"{path}/run.json"), identity, data_hash, tokenizer)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a file with one rename, so that a reader or a crash sees the old text or the new, never half of it."""
-    partial = path.with_name(f".{path.name}.partial")
-    _write_and_sync(partial, text)
-    partial.replace(path)
-    _sync_directory(path.parent)
-
-
 def _difference(there: RunDirectory, run: RunSpec, data_hash: str) -> str:
     """Name the first field in which two runs differ."""
     ours, theirs = run.to_tree(), there.run.to_tree()
@@ -221,29 +209,3 @@ def _difference(there: RunDirectory, run: RunSpec, data_hash: str) -> str:
             if key != "data" and value != theirs[section].get(key):
                 return f"{section}.{key}={theirs[section].get(key)} there, {value} here"
     return "other data" if data_hash != there.data_hash else "made by another version"
-
-
-def _write_and_sync(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_and_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return _hash(path)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from expertp.data.files import write_atomically
 from expertp.data.tokenizers import Kind, TokenizerIdentity
 from expertp.errors import InputError
+from expertp.files import write_atomically
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

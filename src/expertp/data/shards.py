@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expertp.data.files import file_sha256
 from expertp.data.manifest import MANIFEST_FILE, PROGRESS_FILE, Manifest, Split, read_record
 from expertp.data.tokenizers import TokenizerIdentity, load_tokenizer
 from expertp.errors import InputError
+from expertp.files import file_sha256
 
 FULL_HASH_BYTES = 2 * 10**9
 HEADER_INTS = 256

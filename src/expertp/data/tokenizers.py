@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expertp.data.cutting import cut
-from expertp.data.files import file_sha256, write_atomically
 from expertp.errors import InputError
+from expertp.files import file_sha256, write_atomically
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as TrainedTokenizer

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from expertp.data.files import move_into_place, temporary_name
 from expertp.data.manifest import Shard, Split
 from expertp.data.tokenizers import Ids
+from expertp.files import move_into_place, temporary_name
 
 # Names that `prepare` may overwrite and delete in its own directory, complete and not.
 SHARD_NAME = re.compile(r"(train|val)_\d{5,}\.bin|\.(train|val)_\d{5,}\.bin\.tmp")

@@ -8,11 +8,22 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds either all of it or what it held before, even after a crash."""
     temporary = temporary_name(path)
-    with temporary.open("wb") as file:
+    write_durably(temporary, content)
+    move_into_place(temporary, path)
+
+
+def write_durably(path: Path, content: bytes, mode: str = "wb") -> None:
+    """Write (or, with mode "ab", append) and return when the bytes are on disk."""
+    with path.open(mode) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    move_into_place(temporary, path)
+
+
+def sync(path: Path) -> None:
+    """Return when a file that somebody else wrote is on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def temporary_name(path: Path) -> Path:
@@ -25,7 +36,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
-    """Rename a complete, synced file to its real name, and make the rename itself durable."""
+    """Rename a complete, synced file or directory to its real name, and make the rename itself durable."""
     os.replace(temporary, path)
     if os.name == "posix":
         directory = os.open(path.parent, os.O_RDONLY)

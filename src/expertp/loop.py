@@ -1,0 +1,189 @@
+"""The training step in memory: model, optimizer and balance put together from a run, stepped one batch at a time.
+
+Nothing here touches disk but the token shards. The state after a step is the weights (expert biases among them), the
+optimizer's state and the step count: batches are a pure function of (seed, step) and nothing else draws random
+numbers, so these three are all that a checkpoint needs.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils import deterministic as torch_deterministic
+
+from expertp.balance import bias_update
+from expertp.data import Dataset, eval_batches, train_batch
+from expertp.errors import InputError
+from expertp.model.experts import choose_backend
+from expertp.model.transformer import MoETransformer
+from expertp.optim import adamw, init_parameters, lr_factor, set_lr_factor
+from expertp.plan import Plan, plan
+from expertp.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What one optimizer step saw: loss before the update, loads per layer, the schedule's factor.
+
+    A diverged step (loss not finite, or above the bound) has changed nothing.
+    """
+
+    loss: float
+    load_LE: Int[Tensor, "L E"]
+    lr_factor: float
+    diverged: bool
+
+
+def plan_run(run: RunSpec) -> Plan:
+    """Return the plan that a run trains by."""
+    return plan(run.base, run.model, run.hps, steps=run.train.steps, allow_kappa_change=run.allow_kappa_change)
+
+
+def resolve_device(run: RunSpec) -> str:
+    """Return "cpu" or "cuda"."""
+    if run.train.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("train.device=cuda but torch sees no CUDA device; set train.device=cpu")
+    if run.train.device != "auto":
+        return run.train.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
+    """Return the run's model at step 0."""
+    train = run.train
+    model = MoETransformer(
+        run.model,
+        planned.forward,
+        backend=choose_backend(train.expert_backend, device),
+        with_auxiliary=train.balance == "aux_loss",
+        activation_checkpointing=train.activation_checkpointing,
+    )
+    if train.dtype == "float64":
+        model = model.double()
+    init_parameters(model, planned, train.seed)
+    return model.to(device)
+
+
+class TrainingLoop:
+    """One run in memory.
+
+    Args:
+        run: what to train.
+        dataset: its tokens.
+        device: "cpu" or "cuda".
+        on_gradients: called with the model when a step's gradients are complete and not yet used; it may look at
+            them, never change them.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        dataset: Dataset,
+        device: str,
+        on_gradients: Callable[[MoETransformer], None] = lambda _: None,
+    ) -> None:
+        self.run, self.dataset, self.device, self.on_gradients = run, dataset, device, on_gradients
+        planned = plan_run(run)
+        self.model = build_model(run, planned, device)
+        self.optimizer = adamw(self.model, planned)
+        self.diverge_above = run.train.diverge_above or 2 * math.log(run.model.vocab_size)
+        self.steps_done = 0
+
+    def step(self) -> StepOutcome:
+        """Take one optimizer step, or find that the loss has diverged and leave everything as it is."""
+        factor = lr_factor(self.run.train, self.steps_done)
+        set_lr_factor(self.optimizer, factor)
+        loss, load_LE = self._accumulate()
+        diverged = not (math.isfinite(loss) and loss <= self.diverge_above)
+        if not diverged:
+            self.on_gradients(self.model)
+            if self.run.hps.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.hps.clip)
+            self.optimizer.step()
+            self._balance(load_LE)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps_done += 1
+        return StepOutcome(loss, load_LE, factor, diverged)
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Return the mean loss over the fixed validation tokens."""
+        run = self.run
+        sequences = run.train.micro_batch or run.sequences
+        total, count = 0.0, 0
+        for batch in eval_batches(self.dataset.val, run.model.context, sequences, run.train.eval_tokens):
+            tokens = torch.from_numpy(batch).to(self.device)
+            with self._autocast():
+                total += self.model(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
+            count += len(tokens)
+        return total / count
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return parameters and expert biases by name."""
+        return {name: value.contiguous() for name, value in self.model.state_dict().items()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Return the optimizer's tensors by `STATE/parameter name`."""
+        return {
+            f"{key}/{name}": value.contiguous()
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+
+    def restore(self, steps_done: int, weights: Mapping[str, Tensor], optimizer_state: Mapping[str, Tensor]) -> None:
+        """Go back to a state that `weights` and `optimizer_state` returned after `steps_done` steps."""
+        self.model.load_state_dict(weights)
+        parameters = dict(self.model.named_parameters())
+        for key, value in optimizer_state.items():
+            what, _, name = key.partition("/")
+            self.optimizer.state[parameters[name]][what] = value.to(self.device)
+        self.steps_done = steps_done
+
+    def _accumulate(self) -> tuple[float, Tensor]:
+        """Add up the gradients of the step's micro-batches; return the mean loss and the summed loads."""
+        run = self.run
+        batch = train_batch(self.dataset.train, run.model.context, run.sequences, run.train.seed, self.steps_done)
+        micro_batches = torch.from_numpy(batch).to(self.device).split(run.train.micro_batch or run.sequences)
+        total, loads = 0.0, []
+        for tokens in micro_batches:
+            with self._autocast():
+                out = self.model(tokens[:, :-1], tokens[:, 1:])
+            objective = out.loss + run.train.aux_weight * out.auxiliary
+            (objective / len(micro_batches)).backward()
+            total += out.loss.item()
+            loads.append(out.load_LE)
+        return total / len(micro_batches), torch.stack(loads).sum(0)
+
+    def _balance(self, load_LE: Tensor) -> None:
+        if routers := self.model.routers():
+            assert (load_LE.sum(-1) > 0).all(), "every MoE layer has seen tokens"
+            change_LE = bias_update(load_LE, self.run.model.n_act, self.run.hps.bias_lr, self.run.train.balance)
+            for router, change_E in zip(routers, change_LE, strict=True):
+                router.bias.add_(change_E)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.run.train.dtype != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.device, dtype=torch.bfloat16)
+
+
+@contextmanager
+def deterministic(device: str) -> Iterator[None]:
+    """Have torch refuse operations that differ from run to run."""
+    settings: Any = torch_deterministic  # torch sets the module's class at run time, which types cannot see
+    before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = False  # nothing here reads memory that it has not written
+    if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = fill
