@@ -91,3 +91,14 @@ def test_what_plans_imports_no_torch_by_any_way() -> None:
     program = f"{imports}; import sys; print([name for name in ('torch', 'numpy') if name in sys.modules])"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout == "[]\n"
+
+
+def test_the_public_names_are_there_and_are_not_modules() -> None:
+    import types
+
+    import expertp
+
+    for name in expertp.__all__:
+        assert not isinstance(getattr(expertp, name), types.ModuleType), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = expertp.nothing

@@ -133,7 +133,10 @@ def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, A
 
 
 def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str, Any]) -> None:
-    """Set `a.b=c` in a tree of sections, in place; the value is read as YAML."""
+    """Set `a.b=c` in a tree of sections; the value is read as YAML.
+
+    Sections are replaced, never changed in place: by YAML's anchors two of them may be one object.
+    """
     for text in overrides:
         dotted, equals, raw = text.partition("=")
         section, dot, key = dotted.partition(".")
@@ -149,25 +152,28 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         if not nested:
             tree[section] = value
             continue
-        if section == "base" and "base" not in tree:
-            model = tree.get("model")
-            tree["base"] = dict(model) if isinstance(model, dict) else {}
-        if not isinstance(tree.setdefault(section, {}), dict):
+        before = tree.get(section, {})
+        if section == "base" and "base" not in tree and isinstance(tree.get("model"), dict):
+            before = tree["model"]  # a run without `base:` has its model as base, and the override starts from there
+        if not isinstance(before, dict):
             raise InputError(f"section '{section}:' must hold keys and values")
-        # `hps.constants.router_lr=1/16` reaches one level further, into the mapping of constants.
-        target, *path = key.split(".")
-        if target not in spec.model_fields:
-            raise InputError(f"'{text}': {_unknown(target, spec.model_fields, 'key')}")
-        if not path:
-            tree[section][target] = value
-        else:
-            inner = tree[section].get(target)
-            if isinstance(inner, str) and inner != "ones":
-                raise InputError(
-                    f"'{text}': {section}.{target} is the preset '{inner}', which has no keys to change; "
-                    f"replace it whole, as in {section}.{target}='{{{'.'.join(path)}: {raw}}}'"
-                )
-            tree[section][target] = {**(inner if isinstance(inner, dict) else {}), ".".join(path): value}
+        tree[section] = {**before, **_changed(before, key, value, spec, text)}
+
+
+def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:
+    """Return what an override changes; `constants.router_lr=1/16` reaches into the mapping of constants."""
+    field, dot, inner_key = key.partition(".")
+    if field not in spec.model_fields:
+        raise InputError(f"'{text}': {_unknown(field, spec.model_fields, 'key')}")
+    if not dot:
+        return {field: value}
+    inner = before.get(field)
+    if isinstance(inner, str) and inner != "ones":
+        raise InputError(
+            f"'{text}': {text.partition('.')[0]}.{field} is the preset '{inner}', which has no keys to change; "
+            f"replace it whole, as in {text.partition('.')[0]}.{field}='{{{inner_key}: {value}}}'"
+        )
+    return {field: {**(inner if isinstance(inner, dict) else {}), inner_key: value}}
 
 
 def _check_keys(spec: type[Spec], data: object, where: str) -> None:

@@ -30,8 +30,8 @@ from expertp.spec import RunSpec
 FORMAT = 1
 # Square experts (alpha_ffn = 1) transpose undetectably, so the layout is written beside the weights.
 WEIGHTS_METADATA = {"format": "pt", "expertp": "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"}
-# What may lie in a run's directory before run.json does: a crash or a tracker came first.
-_MAY_PRECEDE = {"lock", "tokenizer.json", "tensorboard"}
+# What may lie in a run's directory before run.json does: a crash came first.
+_MAY_PRECEDE = {"tokenizer.json"}
 TENSOR_FILES = ("weights", "optimizer")
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from expertp.errors import InputError
+from expertp.spec import RunSpec
 from expertp.train import StepMetrics
 
 
@@ -14,7 +15,12 @@ class TensorBoardTracker:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise InputError("TensorBoard is not installed; pip install 'expertp[tensorboard]'") from None
-        self._writer = SummaryWriter(str(Path(out) / "tensorboard"))
+        self._make_writer, self._directory = SummaryWriter, Path(out) / "tensorboard"
+
+    def begin(self, run: RunSpec, steps_done: int) -> None:
+        """Open the log; what it holds of later steps, from before a crash, is dropped."""
+        del run
+        self._writer = self._make_writer(str(self._directory), purge_step=steps_done + 1)
 
     def log(self, metrics: StepMetrics) -> None:
         """Write one step's scalars."""

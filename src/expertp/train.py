@@ -58,7 +58,10 @@ class RunResult:
 
 
 class Tracker(Protocol):
-    """Somebody who wants to see every step: a progress bar, TensorBoard."""
+    """Somebody who wants to see a run: a progress bar, TensorBoard."""
+
+    def begin(self, run: RunSpec, steps_done: int) -> None:
+        """Take notice that a run starts, or goes on after `steps_done` steps; its input is known to be good."""
 
     def log(self, metrics: StepMetrics) -> None:
         """Take notice of one step."""
@@ -113,6 +116,8 @@ class _RecordedRun:
 
     def go(self, should_stop: Callable[[], bool]) -> RunResult:
         """Step until the end, a divergence or a wish to stop."""
+        for tracker in self.trackers:
+            tracker.begin(self.loop.run, self.steps_before)
         while self.loop.steps_done < self.train.steps:
             outcome = self.loop.step()
             self._record(outcome)

@@ -10,10 +10,15 @@ import json
 import signal
 from dataclasses import asdict
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
 from expertp.cli.text import count, describe
 from expertp.config import load_run
+from expertp.spec import RunSpec
+
+if TYPE_CHECKING:
+    from expertp.train import StepMetrics
 
 EXAMPLES = """\
   expertp train configs/run.yaml --out out/first-run
@@ -34,29 +39,11 @@ def run(args: argparse.Namespace) -> int:
     """Train and print the result."""
     spec = load_run(args.run_file, args.overrides)
 
-    from expertp.train import StepMetrics, Tracker, train
+    from expertp.train import Tracker, train
 
     stop = _StopSignal()
-    tokens = spec.train.steps * spec.train.batch_tokens
     with Reporter("train", total=spec.train.steps) as reporter:
-        reporter.line(describe(spec.model))
-        reporter.line(
-            f"{spec.train.steps} steps of {count(spec.train.batch_tokens)} tokens: {count(tokens)} tokens, "
-            f"{tokens * spec.model.flops_per_token():.2g} FLOPs"
-        )
-
-        class Progress:
-            """Shows each step on the terminal."""
-
-            def log(self, metrics: StepMetrics) -> None:
-                deviation = max(metrics.max_load_deviation, default=0.0)
-                speed = f"{count(metrics.tokens_per_second)} tokens/s"
-                text = f"step {metrics.step} loss {metrics.loss:.3f} max|load-kappa| {deviation:.3f} {speed}"
-                reporter.update(metrics.step, text)
-                if metrics.val_loss is not None:
-                    reporter.line(f"{text}, validation loss {metrics.val_loss:.4f}")
-
-        trackers: list[Tracker] = [Progress()]
+        trackers: list[Tracker] = [_Progress(reporter)]
         if args.tensorboard:
             from expertp.trackers import TensorBoardTracker
 
@@ -76,6 +63,33 @@ def run(args: argparse.Namespace) -> int:
     if result.status == "stopped":
         return 128 + stop.number
     return 1 if result.status == "diverged" else 0
+
+
+class _Progress:
+    """Shows a run on the terminal."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def begin(self, run: RunSpec, steps_done: int) -> None:
+        """Say what is going to happen, and what it costs."""
+        train, tokens = run.train, run.train.steps * run.train.batch_tokens
+        self._reporter.line(describe(run.model))
+        self._reporter.line(
+            f"{train.steps} steps of {count(train.batch_tokens)} tokens: {count(tokens)} tokens, "
+            f"{tokens * run.model.flops_per_token():.2g} FLOPs"
+        )
+        if steps_done:
+            self._reporter.line(f"goes on after step {steps_done}")
+
+    def log(self, metrics: "StepMetrics") -> None:
+        """Show one step."""
+        deviation = max(metrics.max_load_deviation, default=0.0)
+        speed = f"{count(metrics.tokens_per_second)} tokens/s"
+        text = f"step {metrics.step} loss {metrics.loss:.3f} max|load-kappa| {deviation:.3f} {speed}"
+        self._reporter.update(metrics.step, text)
+        if metrics.val_loss is not None:
+            self._reporter.line(f"{text}, validation loss {metrics.val_loss:.4f}")
 
 
 class _StopSignal:
