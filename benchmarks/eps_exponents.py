@@ -1,8 +1,9 @@
 """How gradient entries scale with width, depth, experts and expert size, beside both columns of Adam eps.
 
-    python benchmarks/eps_exponents.py DATA [--out docs/results/eps-exponents.csv] [--seeds 3]
+    expertp prepare builtin --out prepared/builtin-1024 --tokenizer bpe --vocab-size 1024
+    python benchmarks/eps_exponents.py prepared/builtin-1024 --out docs/results
 
-DATA is a directory of token shards with at most 4096 ids. Adam's eps must scale like a gradient entry; the rule
+Writes eps-exponents.csv, and from it eps-exponents.md. Adam's eps must scale like a gradient entry; the rule
 table's `consistent` column says how it should, the `paper` column what the paper prints. Takes about 25 minutes on
 2 cores.
 """
@@ -10,8 +11,10 @@ table's `consistent` column says how it should, the `paper` column what the pape
 import argparse
 import csv
 import math
+import statistics
 import sys
 import time
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from expertp.config import build
@@ -28,6 +31,7 @@ AXES = {
     "a": (a, [{"alpha_ffn": n} for n in (1, 2, 4)]),
 }
 MULTIPLIERS = (1, 2, 4)
+TOLERANCE = 0.3
 # Groups whose gradient entries the rule table speaks about; Q and K start flat and are left out, as in the paper.
 GROUPS = ("embedding", "norm", "final_norm", "attn_v", "attn_o", "linear_bias", "router", "expert_up", "expert_down")
 
@@ -55,27 +59,78 @@ def measure(
     return exponents
 
 
+@dataclass(frozen=True)
+class Exponent:
+    """One group's measured exponent along one axis, beside the two columns of the rule table."""
+
+    group: str
+    axis: str
+    measured: float
+    standard_error: float
+    consistent: float
+    paper: float
+
+
+def summarise(axis: str, by_seed: list[dict[str, float]]) -> list[Exponent]:
+    symbol, _ = AXES[axis]
+    summary = []
+    for group in GROUPS:
+        values = [exponents[group] for exponents in by_seed]
+        row = EXPERTP.rows[group]
+        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        consistent, paper = power(row.eps, symbol), power(row.eps_paper, symbol)
+        summary.append(Exponent(group, axis, statistics.fmean(values), error, consistent, paper))
+    return summary
+
+
+def page(table: list[Exponent]) -> str:
+    """Return the markdown page of a table."""
+    place = {(entry.group, entry.axis): entry for entry in table}
+    wrong = [e for e in table if abs(e.measured - e.consistent) > TOLERANCE]
+    disputed = [e for e in table if e.consistent != e.paper]
+    nearer = [e for e in disputed if abs(e.measured - e.consistent) < abs(e.measured - e.paper)]
+    lines = [
+        "# How gradient entries scale",
+        "",
+        "Exponent of the RMS gradient entry in width N, depth L, experts E and expert size a, with its standard error",
+        f"over seeds; in brackets the exponent of Adam eps in the columns `consistent` and, where it differs, `paper`."
+        f" {len(table) - len(wrong)} of {len(table)} lie within {TOLERANCE} of `consistent`; where the columns differ,",
+        f"{len(nearer)} of {len(disputed)} lie nearer to `consistent` than to `paper`.",
+        "",
+        "Written by `python benchmarks/eps_exponents.py prepared/builtin-1024 --out docs/results`.",
+        "",
+        "| group | " + " | ".join(AXES) + " |",
+        "|---" * (len(AXES) + 1) + "|",
+    ]
+    for group in GROUPS:
+        cells = []
+        for axis in AXES:
+            e = place[group, axis]
+            columns = f"{e.consistent:g}" if e.consistent == e.paper else f"{e.consistent:g}, paper {e.paper:g}"
+            cells.append(f"{e.measured:+.2f} ± {e.standard_error:.2f} ({columns})")
+        lines.append(f"| `{group}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", metavar="DATA")
-    parser.add_argument("--out", type=Path, metavar="FILE.csv")
+    parser.add_argument("data", metavar="DATA", help="directory of token shards")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     dataset = open_dataset(args.data)
-    vocab_size = dataset.vocab_size or 4096
-    writer = csv.writer(args.out.open("w", newline="") if args.out else sys.stdout)
-    writer.writerow(["group", "axis", "measured", "standard_error", "consistent", "paper"])
-    for axis, (symbol, _) in AXES.items():
+    table: list[Exponent] = []
+    for axis in AXES:
         started = time.monotonic()
-        by_seed = measure(dataset, axis, args.seeds, vocab_size)
-        for group in GROUPS:
-            values = [exponents[group] for exponents in by_seed]
-            mean = sum(values) / len(values)
-            spread = math.sqrt(sum((v - mean) ** 2 for v in values) / max(1, len(values) - 1) / len(values))
-            row = EXPERTP.rows[group]
-            columns = [float(power(rule, symbol)) for rule in (row.eps, row.eps_paper)]
-            writer.writerow([group, axis, f"{mean:.3f}", f"{spread:.3f}", *columns])
+        table += summarise(axis, measure(dataset, axis, args.seeds, dataset.vocab_size or 50304))
         print(f"axis {axis}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with (args.out / "eps-exponents.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(Exponent)])
+        for entry in table:
+            writer.writerow([f"{v:.3f}" if isinstance(v, float) else v for v in astuple(entry)])
+    (args.out / "eps-exponents.md").write_text(page(table), encoding="utf-8")
 
 
 def power(rule: Monomial | None, symbol: Monomial) -> float:

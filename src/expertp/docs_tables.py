@@ -1,7 +1,7 @@
 """Render the rules and options as markdown, so that no page restates what code holds.
 
 A page marks a generated block with `<!-- NAME:begin -->` and `<!-- NAME:end -->`, each on its own line; the names are
-those of `BLOCKS`. `python -m expertp.docs_tables docs/rules.md README.md` rewrites the blocks of these files.
+those of `BLOCKS`. `python -m expertp.docs_tables docs/*.md README.md` rewrites the blocks of these files.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Literal, get_args, get_origin
 from expertp.errors import InputError
 from expertp.plan import constant_names
 from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
-from expertp.spec import BaseHPs, ModelSpec, Spec
+from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
 
 RULE_COLUMNS = ("group", "init std", "lr", "weight decay", "Adam eps, consistent", "Adam eps, paper")
 FORWARD_PLACES = {
@@ -84,6 +84,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "constants": constants_table,
     "hps": lambda: options_table(BaseHPs),
     "model": lambda: options_table(ModelSpec),
+    "train": lambda: options_table(TrainSpec),
 }
 
 
