@@ -60,7 +60,7 @@ def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
     model = MoETransformer(
         run.model,
         planned.forward,
-        backend=choose_backend(train.expert_backend, device),
+        backend=choose_backend(train.expert_backend, device, run.model, train.dtype),
         with_auxiliary=train.balance == "aux_loss",
         activation_checkpointing=train.activation_checkpointing,
     )

@@ -195,7 +195,8 @@ def _check_comparable(base: ModelSpec, target: ModelSpec, allow_kappa_change: bo
         fix = f"n_act={n_act}" if n_act.denominator == 1 else f"n_exp to a multiple of {base.kappa.denominator}"
         raise InputError(
             f"kappa=n_act/n_exp={target.kappa} in the target but {base.kappa} in the base; learning rates do not "
-            f"transfer across sparsity, so set {fix} or pass --allow-kappa-change (in a run file: allow_kappa_change: true)"
+            f"transfer across sparsity, so set {fix} or pass --allow-kappa-change (in a run file, "
+            "allow_kappa_change: true)"
         )
 
 

@@ -90,7 +90,10 @@ class RunDirectory:
         hashes = {}
         for name in TENSOR_FILES:
             file = partial / f"{name}.safetensors"
-            save_file(dict(getattr(checkpoint, name)), file, metadata=WEIGHTS_METADATA)
+            try:
+                save_file(dict(getattr(checkpoint, name)), file, metadata=WEIGHTS_METADATA)
+            except SafetensorError as error:  # it wraps what the system said: no space, no permission
+                raise OSError(f"{file}: cannot be written: {error}") from None
             sync(file)
             hashes[file.name] = file_sha256(file)
         state = {

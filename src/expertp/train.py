@@ -14,6 +14,7 @@ import torch
 from expertp.balance import load_deviation
 from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
 from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device
+from expertp.model.experts import choose_backend
 from expertp.spec import RunSpec
 from expertp.store import Checkpoint, RunDirectory, open_run
 
@@ -81,9 +82,11 @@ def train(
         trackers: told about every logged step.
         should_stop: asked after each step; when it says yes, the run is saved and returned as `stopped`.
     """
-    plan_run(run)  # a run that cannot be planned is refused before anything is written
+    # What cannot be planned, fed or computed is refused before anything is written.
+    plan_run(run)
     dataset = _open_data(run)
     device = resolve_device(run)
+    choose_backend(run.train.expert_backend, device, run.model, run.train.dtype)
     directory = open_run(out, run, dataset, _environment(device))
     with directory.locked():
         ended = directory.summary()

@@ -1,8 +1,12 @@
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from expertp.errors import InputError
 from expertp.model.experts import BACKENDS, choose_backend, grouped_experts, loop_experts
+from expertp.spec import ModelSpec
 
 
 def problem(tokens=40, n_embd=16, n_exp=6, n_act=2, n_hid=24, dtype=torch.float32, empty_expert=None):
@@ -77,7 +81,26 @@ def test_backends_are_deterministic():
         assert torch.equal(function(*problem()), function(*problem()))
 
 
-def test_auto_takes_the_loop_on_cpu_and_grouped_on_cuda():
-    assert choose_backend("auto", "cpu") == "loop"
-    assert choose_backend("auto", "cuda") == "grouped"
-    assert choose_backend("grouped", "cpu") == "grouped"
+MODEL = ModelSpec(n_embd=32, d_head=16, n_layer=1, n_exp=4, n_act=1)
+NARROW = MODEL.model_copy(update={"alpha_ffn": 12 / 32})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "model", "dtype", "expected"),
+    [
+        ("auto", "cpu", MODEL, "float32", "loop"),
+        ("auto", "cuda", MODEL, "bfloat16", "grouped"),
+        ("auto", "cuda", NARROW, "bfloat16", "loop"),
+        ("auto", "cuda", MODEL, "float64", "loop"),
+        ("grouped", "cpu", NARROW, "float32", "grouped"),
+        ("loop", "cuda", MODEL, "float32", "loop"),
+    ],
+)
+def test_the_backend_follows_from_device_shape_and_type(wanted, device, model, dtype, expected):
+    assert choose_backend(wanted, device, model, dtype) == expected
+
+
+@pytest.mark.parametrize(("model", "dtype"), [(NARROW, "bfloat16"), (MODEL, "float64")])
+def test_what_grouped_cannot_do_is_refused(model, dtype):
+    with pytest.raises(InputError, match=re.escape("so set train.expert_backend=loop")):
+        choose_backend("grouped", "cpu", model, dtype)

@@ -128,5 +128,5 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
         lines.append(f"{'speed':<10} {clock}")
     lines.append(f"{'directory':<10} {out}")
     vocab_size = padded_vocab_size(tokenizer.vocab_size)
-    lines.append(f"{'next':<10} expertp train RUN.yaml train.data={out} model.vocab_size={vocab_size}")
+    lines.append(f"{'next':<10} expertp train RUN.yaml --out OUT train.data={out} model.vocab_size={vocab_size}")
     return "\n".join(lines)

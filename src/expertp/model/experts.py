@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from expertp.errors import InputError
 from expertp.model.router import Routing
-from expertp.spec import ExpertBackend
+from expertp.spec import Dtype, ExpertBackend, ModelSpec
 
 BackendName = Literal["loop", "grouped"]
 ExpertFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -73,11 +74,21 @@ def grouped_experts(
 BACKENDS: Mapping[BackendName, ExpertFunction] = {"loop": loop_experts, "grouped": grouped_experts}
 
 
-def choose_backend(wanted: ExpertBackend, device: str) -> BackendName:
-    """Resolve `auto`: grouped on CUDA (untested: no such device was at hand), loop elsewhere."""
-    if wanted != "auto":
-        return wanted
-    return "grouped" if device == "cuda" else "loop"
+def choose_backend(wanted: ExpertBackend, device: str, model: ModelSpec, dtype: Dtype) -> BackendName:
+    """Resolve `auto`: grouped on CUDA where it can be (untested: no such device was at hand), loop elsewhere.
+
+    `F.grouped_mm` wants rows that are multiples of 16 bytes, and has no float64.
+    """
+    row = {"float32": 4, "bfloat16": 8, "float64": 0}[dtype]
+    grouped_can = row > 0 and model.n_embd % row == 0 and model.n_hid % row == 0
+    if wanted == "auto":
+        return "grouped" if device == "cuda" and grouped_can else "loop"
+    if wanted == "grouped" and not grouped_can:
+        raise InputError(
+            f"train.expert_backend=grouped cannot do dtype={dtype} with n_embd={model.n_embd} and {model.n_hid} hidden "
+            "units; it needs float32 (multiples of 4) or bfloat16 (multiples of 8), so set train.expert_backend=loop"
+        )
+    return wanted
 
 
 class Experts(nn.Module):
