@@ -35,7 +35,7 @@ def test_summary_tells_what_is_there_and_what_to_do_next(texts: Path, capsys: py
     assert lines["speed"].startswith(f"{dataset.train.tokens + dataset.val.tokens:,} tokens in ")
     assert lines["speed"].endswith(" tokens/s")
     assert lines["directory"] == "out"
-    assert lines["next"] == "expertp train RUN.yaml train.data=out model.vocab_size=320"
+    assert lines["next"] == "expertp train RUN.yaml --out OUT train.data=out model.vocab_size=320"
     assert err == "prepare: files that are not read: 1 .png\n"
 
 
