@@ -60,8 +60,8 @@ def eval_batches(shards: TokenShards, context: int, sequences: int, tokens: int)
     windows = count_windows(shards, context)
     if windows == 0:
         raise InputError(
-            f"the val split has {shards.tokens} tokens, too few for one window of {context + 1}; prepare more text or "
-            "a larger --val-fraction, or take a smaller context"
+            f"the val split has {shards.tokens} tokens, too few for one window of {context + 1}; prepare more text "
+            "or a larger --val-fraction, take a smaller context, or set train.eval_every=0"
         )
     wanted = min(windows, max(1, tokens // context))
     chosen = np.arange(wanted, dtype=np.int64) * windows // wanted
