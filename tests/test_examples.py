@@ -27,5 +27,5 @@ def test_plan_in_five_lines():
 
 
 def test_any_optimizer():
-    losses = [float(line.split()[-1]) for line in output_of("any_optimizer.py").splitlines()]
+    losses = [float(line.split()[3]) for line in output_of("any_optimizer.py").splitlines()]
     assert losses[-1] < losses[0] - 0.1

@@ -6,7 +6,8 @@ from runs import tiny_run
 
 from expertp.cli.main import main
 from expertp.data import PrepareOptions, prepare
-from expertp.generate import generate, load_model
+from expertp.generate import generate, load_model, next_logits
+from expertp.loop import autocast
 from expertp.train import train
 
 TEXT = "the cat sat on the mat. the dog sat on the log. é ü 🙂 "
@@ -20,9 +21,11 @@ def trained(tmp_path_factory):
     for number in range(4):
         (folder / "text" / f"{number}.txt").write_text(TEXT * 40, encoding="utf-8")
     prepare(str(folder / "text"), folder / "data", PrepareOptions(tokenizer="bytes", val_fraction=0.2))
+    model = {"n_embd": 32, "d_head": 16, "n_layer": 2, "n_exp": 4, "n_act": 2, "vocab_size": 320, "context": 24}
     run = tiny_run(
         folder / "data",
-        model={"vocab_size": 320, "context": 24},
+        base={**model, "n_embd": 16},  # so that the logit multiplier is not 1
+        model=model,
         hps={"lr": 0.02},
         train={"steps": 150, "batch_tokens": 384, "eval_every": 0},
     )
@@ -30,17 +33,24 @@ def trained(tmp_path_factory):
     return folder / "run"
 
 
-def test_generation_sees_the_logits_that_training_sees(trained):
-    model, tokenizer = load_model(trained)
-    ids = tokenizer.encode(TEXT)[:24]
-    window = torch.tensor([ids])
-    with torch.no_grad():
-        training_logits = model.logits(model.hidden(window).h_BSN)[0]
-        targets = torch.tensor([[*ids[1:], 0]])
-        loss = model(window, targets).loss
-    torch.testing.assert_close(torch.nn.functional.cross_entropy(training_logits, targets[0]), loss)
-    greedy = [next(generate(model, ids[: n + 1], 1, n_ids=256, temperature=0)) for n in range(24)]
-    assert greedy == training_logits[:, :256].argmax(-1).tolist()
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_generation_sees_the_logits_that_training_sees(trained, dtype):
+    loaded = load_model(trained)._replace(dtype=dtype)
+    model, ids = loaded.model, loaded.tokenizer.encode(TEXT)[:24]
+    assert model.multipliers.logits == 0.5
+    tokens, targets = torch.tensor([ids]), torch.tensor([[*ids[1:], 0]])
+    with torch.no_grad(), autocast(dtype, "cpu"):
+        loss = model(tokens, targets).loss
+    logits = torch.stack([next_logits(loaded, ids[: n + 1]) for n in range(24)]).float()
+    assert torch.nn.functional.cross_entropy(logits, targets[0]).item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_a_run_is_sampled_in_the_type_it_was_trained_in(trained):
+    loaded = load_model(trained)
+    ids = loaded.tokenizer.encode("the cat")
+    exact, rounded = next_logits(loaded, ids), next_logits(loaded._replace(dtype="bfloat16"), ids)
+    assert loaded.dtype == "float32"
+    assert not torch.equal(exact, rounded.float())
 
 
 def test_a_model_that_knows_its_text_recites_it(trained, capsys):
@@ -60,8 +70,8 @@ def test_json_and_seeds(trained, capsys):
 
 
 def test_padding_rows_of_the_vocabulary_are_never_drawn(trained):
-    model, tokenizer = load_model(trained)
-    drawn = set(generate(model, [tokenizer.eot], 200, n_ids=257, temperature=50.0, top_k=None, seed=0))
+    loaded = load_model(trained)
+    drawn = set(generate(loaded, [loaded.tokenizer.eot], 200, temperature=50.0, top_k=None, seed=0))
     assert max(drawn) < 257
     assert len(drawn) > 80
 

@@ -16,7 +16,7 @@ LARGE = ModelSpec(
 
 
 def planned(target=LARGE, **hps):
-    base = SMALL.model_copy(update={"tied_embeddings": target.tied_embeddings, "linear_bias": target.linear_bias})
+    base = SMALL.replace(tied_embeddings=target.tied_embeddings, linear_bias=target.linear_bias)
     return plan(base, target, BaseHPs(lr=0.01, init_std=0.1, adam_eps=1e-9, weight_decay=0.1, **hps))
 
 
@@ -47,7 +47,7 @@ def test_init_depends_on_seed_and_name_only():
     assert all(torch.equal(state[name], value) for name, value in again.state_dict().items())
     assert not torch.equal(state["token.weight"], other.token.weight)
     assert not torch.equal(state["blocks.0.ffn.experts.up"], state["blocks.1.ffn.experts.up"])
-    shallow = LARGE.model_copy(update={"n_layer": 2})
+    shallow = LARGE.replace(n_layer=2)
     same_start = built(planned(shallow)).state_dict()["blocks.1.attn.v.weight"]
     assert torch.equal(same_start, state["blocks.1.attn.v.weight"])
 
@@ -88,7 +88,7 @@ ABSENT = ("expert_bias",)
 
 def test_a_parameter_that_the_plan_does_not_have_is_an_error():
     model = built(planned(LARGE))
-    other = planned(LARGE.model_copy(update={"tied_embeddings": True}))
+    other = planned(LARGE.replace(tied_embeddings=True))
     with pytest.raises(ValueError, match="which the plan's model does not have"):
         param_groups(model, other)
 
@@ -143,7 +143,7 @@ def test_factors_keep_the_ratios_between_groups():
 def test_the_two_forms_of_the_alpha_rule_train_identically():
     """Init and lr carry 1/alpha, or the forward pass does: Adam cannot tell, if eps follows."""
     base = ModelSpec(n_embd=32, d_head=16, n_layer=2, n_exp=4, n_act=2, vocab_size=96, context=16)
-    target = base.model_copy(update={"alpha_ffn": 4.0})
+    target = base.replace(alpha_ffn=4.0)
     the_plan = plan(base, target, BaseHPs(lr=0.01, init_std=0.1, adam_eps=1e-6))
     m_alpha = the_plan.multipliers.alpha
     losses = []

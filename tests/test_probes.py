@@ -1,7 +1,7 @@
 """Gradient entries scale as the `consistent` column of Adam eps says, and not as the `paper` column does.
 
-The quick version takes tiny models, one seed and steps 20..40. The full one is `benchmarks/eps_exponents.py`; its
-table is in docs/results/eps-exponents.md.
+The quick version takes tiny models, one seed and steps 20..40. The full one (`pytest -m slow`, a quarter of an hour) is
+that of `benchmarks/eps_exponents.py`; its table is in docs/results/eps-exponents.md.
 """
 
 import pytest
@@ -100,3 +100,18 @@ def test_a_diverged_run_has_no_exponents(dataset):
     run = tiny_run(dataset.path, hps={"lr": 1e4}, train={"steps": 61})
     with pytest.raises(ArithmeticError, match="diverged"):
         mean_gradient_rms(run, dataset, first_step=0, last_step=60)
+
+
+@pytest.mark.slow
+def test_the_full_table_agrees_with_the_consistent_column(tmp_path):
+    from eps_exponents import AXES, measure, summarise
+
+    from expertp.data import PrepareOptions, prepare
+
+    prepare("builtin", tmp_path / "data", PrepareOptions(tokenizer="bpe", vocab_size=1024))
+    text = open_dataset(tmp_path / "data")
+    for axis in AXES:
+        for entry in summarise(axis, measure(text, axis, seeds=3, vocab_size=1024)):
+            assert entry.measured == pytest.approx(entry.consistent, abs=TOLERANCE), entry
+            if entry.consistent != entry.paper:
+                assert abs(entry.measured - entry.consistent) < abs(entry.measured - entry.paper), entry

@@ -1,15 +1,22 @@
+import os
+import shutil
+
 import pytest
 import torch
 from runs import tiny_run, write_tokens
 
 from expertp.data import open_dataset
-from expertp.errors import InputError
+from expertp.errors import InputError, RunError
 from expertp.store import Checkpoint, open_run, read_run
+
+HERE = {"python": "3"}
 
 
 @pytest.fixture
 def directory(tmp_path):
-    return open_run(tmp_path / "run", tiny_run(tmp_path), dataset(tmp_path), {"python": "3"})
+    with open_run(tmp_path / "run", tiny_run(tmp_path), dataset(tmp_path), HERE) as directory:
+        directory.append_metrics("0123456789" * 100)
+        yield directory
 
 
 def dataset(tmp_path, **changes):
@@ -26,93 +33,173 @@ def checkpoint(step):
     )
 
 
+def kept(directory):
+    return sorted(path.name for path in (directory.path / "checkpoints").iterdir())
+
+
+def damage(directory, step, how="truncate"):
+    folder = directory.path / "checkpoints" / f"step-{step:08d}"
+    file = folder / "weights.safetensors"
+    content = file.read_bytes()
+    if how == "truncate":
+        file.write_bytes(content[:-4])
+    elif how == "flip":
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif how == "remove":
+        file.unlink()
+    else:
+        (folder / "state.json").write_bytes(how)
+
+
 def test_a_run_reads_back_as_it_was_written(directory):
     again = read_run(directory.path)
-    assert (again.run, again.identity, again.data_hash, again.tokenizer) == (
-        directory.run,
-        directory.identity,
-        directory.data_hash,
-        None,
-    )
+    assert again == directory
 
 
 def test_the_newest_checkpoint_comes_back_and_two_are_kept(directory):
     for step in (1, 2, 3):
         directory.save_checkpoint(checkpoint(step))
-    latest = directory.latest_checkpoint()
+    assert torch.equal(directory.newest_weights()["w"], torch.full((3,), 3.0))
+    latest = directory.resume()
     assert (latest.step, latest.metrics_bytes, latest.seconds) == (3, 30, 1.5)
     assert torch.equal(latest.weights["w"], torch.full((3,), 3.0))
-    assert sorted(p.name for p in (directory.path / "checkpoints").iterdir()) == ["step-00000002", "step-00000003"]
+    assert kept(directory) == ["step-00000002", "step-00000003"]
+    assert directory.metrics_path.stat().st_size == 30
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "state", "garbage state"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before_with_a_warning(directory, damage):
+OTHER_RUN = b'{"format": 1, "identity": "another", "step": 2, "metrics_bytes": 0, "seconds": 0, "sha256": {}}'
+
+
+@pytest.mark.parametrize(
+    "how", ["truncate", "flip", "remove", b"{}", b"null", b"[]", b"\xff\x00", b"", OTHER_RUN], ids=str
+)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_with_a_warning(directory, how):
     directory.save_checkpoint(checkpoint(1))
     directory.save_checkpoint(checkpoint(2))
-    folder = directory.path / "checkpoints" / "step-00000002"
-    file = folder / "weights.safetensors"
-    content = file.read_bytes()
-    if damage == "truncate":
-        file.write_bytes(content[:-4])
-    elif damage == "flip":
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif damage == "remove":
-        file.unlink()
-    elif damage == "state":
-        (folder / "state.json").write_text("{}")
-    else:
-        (folder / "state.json").write_bytes(b"\xff\x00")
-    with pytest.warns(UserWarning, match="damaged checkpoint"):
-        assert directory.latest_checkpoint().step == 1
+    damage(directory, 2, how)
+    with pytest.warns(UserWarning, match="damaged checkpoint .* using the one before"):
+        assert torch.equal(directory.newest_weights()["w"], torch.ones(3))
+    with pytest.warns(UserWarning, match="damaged checkpoint .* using the one before"):
+        assert directory.resume().step == 1
+    assert kept(directory) == ["step-00000001"], "the damaged one must not count as the newest later"
 
 
-def test_a_save_that_dies_half_way_leaves_the_last_checkpoint(directory, monkeypatch):
+def test_after_a_fallback_two_good_checkpoints_are_kept_again(directory):
+    for step in (8, 9):
+        directory.save_checkpoint(checkpoint(step))
+        damage(directory, step)
+    with pytest.warns(UserWarning) as warned:
+        assert directory.resume() is None
+    assert [str(warning.message).rpartition("; ")[2] for warning in warned] == [
+        "using the one before",
+        "there is none before it",
+    ]
+    assert directory.metrics_path.stat().st_size == 0
+    directory.append_metrics("0" * 100)
+    for step in (3, 4, 5):
+        directory.save_checkpoint(checkpoint(step))
+    assert kept(directory) == ["step-00000004", "step-00000005"]
+    assert directory.resume().step == 5
+
+
+def test_metrics_shorter_than_a_checkpoint_says_make_it_a_damaged_one(directory):
+    directory.save_checkpoint(checkpoint(1))
+    directory.save_checkpoint(checkpoint(2))
+    os.truncate(directory.metrics_path, 15)
+    with pytest.warns(UserWarning, match="metrics.jsonl is shorter"):
+        assert directory.resume().step == 1
+    assert directory.metrics_path.stat().st_size == 10
+
+
+@pytest.mark.parametrize("point", ["save_file", "sync", "write_durably", "move_into_place"])
+def test_a_save_that_dies_half_way_leaves_the_last_checkpoint(directory, monkeypatch, point):
     directory.save_checkpoint(checkpoint(1))
 
     def die(*args, **kwargs):
         raise KeyboardInterrupt
 
-    for point in ("save_file", "sync", "write_durably", "move_into_place"):
-        with monkeypatch.context() as patched:
-            patched.setattr(f"expertp.store.{point}", die)
-            with pytest.raises(KeyboardInterrupt):
-                directory.save_checkpoint(checkpoint(2))
-        assert directory.latest_checkpoint().step == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(f"expertp.store.{point}", die)
+        with pytest.raises(KeyboardInterrupt):
+            directory.save_checkpoint(checkpoint(2))
+    assert directory.resume().step == 1
     directory.save_checkpoint(checkpoint(2))
-    assert directory.latest_checkpoint().step == 2
-    assert not list((directory.path / "checkpoints").glob(".partial*"))
+    assert kept(directory) == ["step-00000001", "step-00000002"]
 
 
-def test_a_directory_of_another_run_is_refused_with_the_field_that_differs(directory, tmp_path):
-    other = tiny_run(tmp_path, hps={"lr": 0.5})
+def test_a_full_disk_is_one_line_and_gives_the_space_back(directory, monkeypatch):
+    directory.save_checkpoint(checkpoint(1))
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("expertp.store.sync", full)
+    with pytest.raises(RunError, match=r"step 2 cannot be written .*No space left.* run the same command again"):
+        directory.save_checkpoint(checkpoint(2))
+    assert kept(directory) == ["step-00000001"]
+
+
+def open_again(path, run, data, environment=None):
+    with open_run(path, run, data, environment or HERE) as directory:
+        return directory
+
+
+def test_a_directory_of_another_run_is_refused_with_the_field_that_differs(tmp_path):
+    run, path = tiny_run(tmp_path), tmp_path / "run"
+    open_again(path, run, dataset(tmp_path))
     with pytest.raises(InputError, match=r"holds another run \(hps.lr=0.01 there, 0.5 here\)"):
-        open_run(directory.path, other, dataset(tmp_path), {})
+        open_again(path, tiny_run(tmp_path, hps={"lr": 0.5}), dataset(tmp_path))
+    often = tiny_run(tmp_path, train={"checkpoint_seconds": 1.0})
+    assert open_again(path, often, dataset(tmp_path)).run == run, "how often to save is not what a run is"
     with pytest.raises(InputError, match="other data"):
-        open_run(directory.path, directory.run, dataset(tmp_path, train=30_000), {})
+        open_again(path, often, dataset(tmp_path, train=30_000))
 
 
-def test_a_directory_with_other_things_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
+def test_another_machine_is_a_warning(tmp_path):
+    open_again(tmp_path / "run", tiny_run(tmp_path), dataset(tmp_path))
+    with pytest.warns(UserWarning, match="began with python 3, now 4; the last bits may differ"):
+        open_again(tmp_path / "run", tiny_run(tmp_path), dataset(tmp_path), {"python": "4"})
+
+
+def test_a_directory_with_other_things_is_refused_and_left_alone(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not a run"):
-        open_run(tmp_path, tiny_run(tmp_path), dataset(tmp_path), {})
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+        open_again(folder, tiny_run(tmp_path), dataset(tmp_path))
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+def test_a_start_that_died_before_run_json_can_be_started_again(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in (".run.json.tmp", "tokenizer.json", ".tokenizer.json.tmp"):
+        (folder / name).write_text("half")
+    assert open_again(folder, tiny_run(tmp_path), dataset(tmp_path)) == read_run(folder)
 
 
 def test_a_run_that_is_not_there_or_damaged_says_so(tmp_path):
     with pytest.raises(InputError, match="no run here"):
         read_run(tmp_path)
-    (tmp_path / "run.json").write_text('{"run"')
-    with pytest.raises(InputError, match="damaged"):
-        read_run(tmp_path)
+    for text in ('{"run"', "null", "[]", "{}"):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(InputError, match="damaged"):
+            read_run(tmp_path)
 
 
-def test_two_processes_cannot_train_one_run(directory):
-    with directory.locked(), pytest.raises(InputError, match="another process"), directory.locked():
-        pass
+def test_two_processes_cannot_train_one_run(directory, tmp_path):
+    with pytest.raises(InputError, match="another process"):
+        open_again(directory.path, tiny_run(tmp_path), dataset(tmp_path))
 
 
-def test_metrics_are_cut_back_and_a_half_line_is_left_out(directory):
-    directory.append_metrics('{"step": 1}\n{"step": 2}\n{"st')
+def test_a_half_line_of_metrics_is_left_out(directory):
+    directory.metrics_path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert directory.metrics() == [{"step": 1}, {"step": 2}]
-    directory.cut_metrics(len('{"step": 1}\n'))
-    assert directory.metrics() == [{"step": 1}]
+
+
+def test_a_copied_checkpoint_of_another_run_is_not_used(directory, tmp_path):
+    directory.save_checkpoint(checkpoint(1))
+    other = open_again(tmp_path / "other", tiny_run(tmp_path, train={"seed": 5}), dataset(tmp_path))
+    shutil.copytree(directory.path / "checkpoints", other.path / "checkpoints")
+    with pytest.warns(UserWarning, match="belongs to another run"):
+        assert other.newest_weights() is None

@@ -12,9 +12,10 @@ import torch
 import yaml
 from runs import run_tree, tiny_run, write_tokens
 
+from expertp.data import open_dataset
 from expertp.errors import InputError
 from expertp.loop import TrainingLoop
-from expertp.store import read_run
+from expertp.store import RunDirectory, read_run
 from expertp.train import CLOCK_FIELDS, train
 
 
@@ -29,7 +30,7 @@ def records(out):
 
 
 def weights(out):
-    return read_run(out).latest_checkpoint().weights
+    return read_run(out).newest_weights()
 
 
 def same(first, second):
@@ -152,20 +153,39 @@ def test_a_zero_router_does_not_collapse(data, tmp_path):
 def test_a_diverged_run_is_a_status_with_its_step(data, tmp_path):
     run = tiny_run(data, hps={"lr": 1e4}, train={"steps": 50})
     result = train(run, tmp_path / "run")
-    assert result.status == "diverged"
+    assert (result.status, result.val_loss) == ("diverged", None)
     assert 1 < result.step < 50
-    assert result.val_loss is None or math.isfinite(result.val_loss)
     assert train(run, tmp_path / "run") == result
     again = tiny_run(data, train={"diverge_above": 1.0})
     assert train(again, tmp_path / "bound").step == 1
 
 
+@pytest.mark.parametrize("lr", [1e4, 1e30])
+def test_a_validation_that_explodes_is_a_divergence_too(data, tmp_path, lr):
+    result = train(tiny_run(data, hps={"lr": lr}, train={"steps": 1}), tmp_path / "run")
+    assert (result.status, result.step, result.val_loss) == ("diverged", 1, None)
+
+
+def test_a_validation_loss_before_the_divergence_does_not_make_it_look_good(data, tmp_path, monkeypatch):
+    validations = iter([3.0, math.nan])
+    monkeypatch.setattr(TrainingLoop, "evaluate", lambda _: next(validations))
+    result = train(tiny_run(data), tmp_path / "run")
+    assert (result.status, result.step, result.val_loss) == ("diverged", 8, None)
+    assert [record["val_loss"] for record in records(tmp_path / "run")][3::4] == [3.0, None]
+
+
 def test_clipping_acts_only_when_asked(data, tmp_path):
     train(tiny_run(data), tmp_path / "off")
     train(tiny_run(data, hps={"clip": 1e9}), tmp_path / "never reached")
-    train(tiny_run(data, hps={"clip": 1e-3, "adam_eps": 1e-3}), tmp_path / "on")
     assert same(weights(tmp_path / "off"), weights(tmp_path / "never reached"))
-    assert not same(weights(tmp_path / "off"), weights(tmp_path / "on"))
+    # Adam forgets the size of gradients unless eps is large: then a clipped run moves less than an unclipped one.
+    moved = {}
+    for clip in (None, 1e-3):
+        out = tmp_path / f"clip {clip}"
+        train(tiny_run(data, hps={"clip": clip, "adam_eps": 1e-2}, train={"steps": 1}), out)
+        start = TrainingLoop(tiny_run(data), open_dataset(data), "cpu").weights()
+        moved[clip] = sum((value - start[name]).norm() for name, value in weights(out).items())
+    assert moved[1e-3] < 0.1 * moved[None]
 
 
 def test_a_dense_model_trains_too(data, tmp_path):
@@ -201,6 +221,55 @@ def test_a_run_with_a_base_uses_its_plan(data, tmp_path):
         train(tiny_run(data, base=base, model={**base, "n_act": 1}), tmp_path / "other kappa")
 
 
+def test_a_sparse_log_resumes_to_the_bit_and_trackers_see_every_step(data, tmp_path):
+    class Listener:
+        """Writes down what it is told."""
+
+        def __init__(self):
+            self.told = []
+
+        def begin(self, run, steps_done):
+            self.told.append(f"of {run.train.steps} from {steps_done}")
+
+        def log(self, metrics):
+            self.told.append(metrics.step)
+
+        def end(self):
+            self.told.append("end")
+
+    run, listener = tiny_run(data, train={"log_every": 5, "eval_every": 8}), Listener()
+    train(run, tmp_path / "whole")
+    count = iter(range(100))
+    train(run, tmp_path / "parts", [listener], should_stop=lambda: next(count) == 6)
+    train(run, tmp_path / "parts", [listener])
+    train(run, tmp_path / "parts", [listener])
+    assert [record["step"] for record in records(tmp_path / "whole")] == [1, 5, 8, 10, 12]
+    assert records(tmp_path / "whole") == records(tmp_path / "parts")
+    assert listener.told == ["of 12 from 0", *range(1, 8), "end", "of 12 from 7", *range(8, 13), "end"]
+
+
+def test_no_step_is_saved_twice(data, tmp_path, monkeypatch):
+    """A second save of one step would have to remove the first, and a crash there would lose both."""
+    steps, save = [], RunDirectory.save_checkpoint
+
+    def remember(self, checkpoint):
+        steps.append(checkpoint.step)
+        save(self, checkpoint)
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", remember)
+    run = tiny_run(data, train={"checkpoint_steps": 4})
+    count = iter(range(100))
+    train(run, tmp_path / "run", should_stop=lambda: next(count) == 3)
+    train(run, tmp_path / "run")
+    assert steps == [4, 8, 12]
+
+
+def test_a_model_that_cannot_fit_is_refused(data, tmp_path):
+    with pytest.raises(InputError, match="GiB"):
+        train(tiny_run(data, model={"vocab_size": 10**12}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def start(run_file, out, *overrides):
     command = [sys.executable, "-m", "expertp.cli.main", "train", str(run_file), "--out", str(out), *overrides]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -226,12 +295,17 @@ def wait_for(condition, process):
 
 
 def test_kill_9_at_random_points_and_resume_is_the_uninterrupted_run(data, tmp_path):
-    """Five times, each at another random moment: while stepping, while saving, while starting."""
+    """Twice while it starts, and five times after a new checkpoint: while stepping, while saving."""
     run_file = tmp_path / "run.yaml"
     run_file.write_text(yaml.safe_dump(run_tree(data, train={"steps": 300, "checkpoint_steps": 7})))
     assert ended(start(run_file, tmp_path / "whole")) == 0
     chance = random.Random(0)
     out, killed_at = tmp_path / "killed", []
+    for _ in range(2):
+        process = start(run_file, out)
+        time.sleep(chance.uniform(0, 2.5))
+        process.kill()
+        ended(process)
     for _ in range(5):
         process = start(run_file, out)
         _, before = progress(out)
@@ -256,5 +330,5 @@ def test_sigterm_saves_and_exits_143(data, tmp_path):
     assert process.returncode == 143, err
     directory = read_run(tmp_path / "run")
     assert directory.summary()["status"] == "stopped"
-    assert directory.latest_checkpoint().step == directory.summary()["step"] == len(directory.metrics())
+    assert directory.resume().step == directory.summary()["step"] == len(directory.metrics())
     assert "run the same command to go on" in out

@@ -13,12 +13,14 @@ from expertp.plan import Plan, plan
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, TrainSpec
 
 if TYPE_CHECKING:
+    from expertp.balance import bias_update
     from expertp.data.prepare import prepare
     from expertp.generate import load_model
     from expertp.model.transformer import MoETransformer
     from expertp.optim import init_parameters, param_groups
 
 _LATER = {
+    "bias_update": "expertp.balance",
     "prepare": "expertp.data.prepare",
     "load_model": "expertp.generate",
     "MoETransformer": "expertp.model.transformer",
@@ -34,6 +36,7 @@ __all__ = [
     "Plan",
     "RunSpec",
     "TrainSpec",
+    "bias_update",
     "init_parameters",
     "load_base",
     "load_model",

@@ -48,7 +48,8 @@ def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
     """Read a run file (`model:`, `hps:`, `train:` and, unless the model is its own base, `base:`)."""
     fields = {name: field.annotation for name, field in RunSpec.model_fields.items()}
     tree = _read_sections(path, fields)
-    _apply(tree, overrides, fields)
+    # Those of the base come last: where it is a copy of the model, it copies the model that the others have made.
+    _apply(tree, sorted(overrides, key=lambda text: text.startswith("base.")), fields)
     return run_from_tree(tree, str(path))
 
 

@@ -1,8 +1,9 @@
-"""The one exception that means "the user can fix this"."""
+"""The two exceptions that the command line prints as one line, without a traceback."""
 
 
 class InputError(ValueError):
-    """Bad input: one line that says what is wrong, the value seen, what is allowed and the fix.
+    """Bad input: what is wrong, the value seen, what is allowed and the fix, in one line. Exit code 2."""
 
-    The command line prints it without a traceback and exits with code 2.
-    """
+
+class RunError(RuntimeError):
+    """The input is good and the work failed all the same: what happened and how to go on, in one line. Exit code 1."""

@@ -1,8 +1,13 @@
-"""Small things about files: writing so that a crash leaves the old or the new content, and hashing."""
+"""Small things about files: writing so that a crash leaves the old or the new content, locking, hashing."""
 
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from expertp.errors import InputError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -37,13 +42,39 @@ def temporary_name(path: Path) -> Path:
 
 def move_into_place(temporary: Path, path: Path) -> None:
     """Rename a complete, synced file or directory to its real name, and make the rename itself durable."""
+    if temporary.is_dir():
+        _sync_directory(temporary)
     os.replace(temporary, path)
-    if os.name == "posix":
-        directory = os.open(path.parent, os.O_RDONLY)
+    _sync_directory(path.parent)
+
+
+@contextmanager
+def exclusive(directory: Path, busy: str) -> Iterator[None]:
+    """Make a directory if need be and hold it until the end, however that comes; when somebody has it, say `busy`.
+
+    The lock is on the directory itself and leaves no file. A directory that was made here and stays empty goes away.
+    """
+    was_there = directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(busy) from None
+        yield
+    finally:
+        os.close(descriptor)
+        if not was_there and not any(directory.iterdir()):  # bad input leaves no trace
+            directory.rmdir()
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def file_sha256(path: Path) -> str:

@@ -24,7 +24,7 @@ from expertp.model.experts import choose_backend
 from expertp.model.transformer import MoETransformer
 from expertp.optim import adamw, init_parameters, lr_factor, set_lr_factor
 from expertp.plan import Plan, plan
-from expertp.spec import RunSpec
+from expertp.spec import Dtype, RunSpec
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def resolve_device(run: RunSpec) -> str:
 
 
 def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
-    """Return the run's model at step 0."""
+    """Return the run's model; its weights are not set yet."""
     train = run.train
     model = MoETransformer(
         run.model,
@@ -64,10 +64,7 @@ def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
         with_auxiliary=train.balance == "aux_loss",
         activation_checkpointing=train.activation_checkpointing,
     )
-    if train.dtype == "float64":
-        model = model.double()
-    init_parameters(model, planned, train.seed)
-    return model.to(device)
+    return model.to(device, torch.float64 if train.dtype == "float64" else torch.float32)
 
 
 class TrainingLoop:
@@ -91,6 +88,7 @@ class TrainingLoop:
         self.run, self.dataset, self.device, self.on_gradients = run, dataset, device, on_gradients
         planned = plan_run(run)
         self.model = build_model(run, planned, device)
+        init_parameters(self.model, planned, run.train.seed)
         self.optimizer = adamw(self.model, planned)
         self.diverge_above = run.train.diverge_above or 2 * math.log(run.model.vocab_size)
         self.steps_done = 0
@@ -100,7 +98,7 @@ class TrainingLoop:
         factor = lr_factor(self.run.train, self.steps_done)
         set_lr_factor(self.optimizer, factor)
         loss, load_LE = self._accumulate()
-        diverged = not (math.isfinite(loss) and loss <= self.diverge_above)
+        diverged = self.has_diverged(loss)
         if not diverged:
             self.on_gradients(self.model)
             if self.run.hps.clip is not None:
@@ -111,6 +109,10 @@ class TrainingLoop:
         self.steps_done += 1
         return StepOutcome(loss, load_LE, factor, diverged)
 
+    def has_diverged(self, loss: float) -> bool:
+        """Return whether a loss is not finite or above the bound."""
+        return not (math.isfinite(loss) and loss <= self.diverge_above)
+
     @torch.no_grad()
     def evaluate(self) -> float:
         """Return the mean loss over the fixed validation tokens."""
@@ -119,7 +121,7 @@ class TrainingLoop:
         total, count = 0.0, 0
         for batch in eval_batches(self.dataset.val, run.model.context, sequences, run.train.eval_tokens):
             tokens = torch.from_numpy(batch).to(self.device)
-            with self._autocast():
+            with autocast(run.train.dtype, self.device):
                 total += self.model(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
             count += len(tokens)
         return total / count
@@ -152,7 +154,7 @@ class TrainingLoop:
         micro_batches = torch.from_numpy(batch).to(self.device).split(run.train.micro_batch or run.sequences)
         total, loads = 0.0, []
         for tokens in micro_batches:
-            with self._autocast():
+            with autocast(run.train.dtype, self.device):
                 out = self.model(tokens[:, :-1], tokens[:, 1:])
             objective = out.loss + run.train.aux_weight * out.auxiliary
             (objective / len(micro_batches)).backward()
@@ -161,16 +163,15 @@ class TrainingLoop:
         return total / len(micro_batches), torch.stack(loads).sum(0)
 
     def _balance(self, load_LE: Tensor) -> None:
-        if routers := self.model.routers():
+        if self.run.model.ffn == "moe":
             assert (load_LE.sum(-1) > 0).all(), "every MoE layer has seen tokens"
             change_LE = bias_update(load_LE, self.run.model.n_act, self.run.hps.bias_lr, self.run.train.balance)
-            for router, change_E in zip(routers, change_LE, strict=True):
-                router.bias.add_(change_E)
+            self.model.shift_biases(change_LE)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.run.train.dtype != "bfloat16":
-            return nullcontext()
-        return torch.autocast(self.device, dtype=torch.bfloat16)
+
+def autocast(dtype: Dtype, device: str) -> AbstractContextManager[Any]:
+    """Return the context in which a model computes: autocast under bfloat16, plain otherwise."""
+    return torch.autocast(device, dtype=torch.bfloat16) if dtype == "bfloat16" else nullcontext()
 
 
 @contextmanager

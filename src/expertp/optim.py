@@ -31,7 +31,7 @@ def init_parameters(model: nn.Module, plan: Plan, seed: int, group_of: Callable[
 
 
 def param_groups(model: nn.Module, plan: Plan, group_of: Callable[[str], str] = group_of) -> list[dict[str, Any]]:
-    """Return one torch parameter group per group of the plan, for any torch optimizer.
+    """Return one torch parameter group per group of the plan, for any optimizer that knows Adam's eps or ignores it.
 
     Each has `name`, `params`, `param_names`, `lr`, `initial_lr` (what schedules multiply), `weight_decay`, `eps` and
     `betas`. A parameter whose group is not in the plan is an error.

@@ -31,6 +31,8 @@ def mean_gradient_rms(run: RunSpec, dataset: Dataset, first_step: int, last_step
     def remember(model: MoETransformer) -> None:
         if loop.steps_done >= first_step:
             for group, size in gradient_rms(model).items():
+                if size == 0:
+                    raise ArithmeticError(f"the gradient of group '{group}' is zero; there is no scale to measure")
                 logs[group].append(math.log(size))
 
     device = resolve_device(run)

@@ -9,7 +9,7 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -41,6 +41,23 @@ class Spec(BaseModel):
     """Base of all specs: immutable, and no field that is not declared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, data: Any) -> Any:
+        for key, value in data.items() if isinstance(data, dict) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and field.annotation is not bool:
+                raise ValueError(f"{key}={str(value).lower()} is not a number or a name")
+        return data
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values, validated like a new one.
+
+        >>> ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1).replace(n_embd=128).n_embd
+        128
+        """
+        return type(self)(**{**dict(self), **changes})
 
     def to_tree(self) -> dict[str, Any]:
         """Return the plain tree that loads back to an equal spec and is valid JSON (infinity is a string)."""
@@ -125,8 +142,7 @@ class ModelSpec(Spec):
 
     def dense_twin(self) -> ModelSpec:
         """Return the dense model with the same active shape: one FFN as wide as all of a token's experts."""
-        twin = {"ffn": "dense", "n_exp": 1, "n_act": 1, "alpha_ffn": self.n_act * self.alpha_ffn}
-        return ModelSpec(**{**self.model_dump(), **twin})
+        return self.replace(ffn="dense", n_exp=1, n_act=1, alpha_ffn=self.n_act * self.alpha_ffn)
 
     def counts(self) -> Counts:
         """Count parameters; the router and everything outside the experts is always active."""
@@ -208,7 +224,7 @@ class TrainSpec(Spec):
     expert_backend: ExpertBackend = Field("auto", description="how experts are computed")
     activation_checkpointing: bool = Field(False, description="recompute blocks in the backward pass")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is one")
-    checkpoint_seconds: float = Field(30.0, gt=0, description="the most work that a crash can cost")
+    checkpoint_seconds: float = Field(30.0, gt=0, description="time between checkpoints: about what a crash can cost")
     checkpoint_steps: int | None = Field(None, gt=0, description="checkpoint every so many steps as well")
 
     @model_validator(mode="after")

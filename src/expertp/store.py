@@ -6,33 +6,42 @@ summary.json    how it stands: status, losses, loads, seconds
 checkpoints/    step-00000100/{weights,optimizer}.safetensors + state.json; the newest two are kept
 """
 
-import fcntl
 import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from expertp.config import run_from_tree, run_id
+from expertp.config import OPERATIONAL, run_from_tree, run_id
 from expertp.data import Dataset, TokenizerIdentity, save_tokenizer
-from expertp.errors import InputError
-from expertp.files import file_sha256, move_into_place, sync, write_atomically, write_durably
+from expertp.errors import InputError, RunError
+from expertp.files import (
+    exclusive,
+    file_sha256,
+    move_into_place,
+    sync,
+    temporary_name,
+    write_atomically,
+    write_durably,
+)
 from expertp.spec import RunSpec
 
 FORMAT = 1
 # Square experts (alpha_ffn = 1) transpose undetectably, so the layout is written beside the weights.
 WEIGHTS_METADATA = {"format": "pt", "expertp": "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"}
+TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
 # What may lie in a run's directory before run.json does: a crash came first.
-_MAY_PRECEDE = {"tokenizer.json"}
-TENSOR_FILES = ("weights", "optimizer")
+MAY_PRECEDE = {"tokenizer.json", *(temporary_name(Path(name)).name for name in ("tokenizer.json", "run.json"))}
+
+_Loaded = TypeVar("_Loaded")
 
 
 @dataclass(frozen=True)
@@ -54,75 +63,66 @@ class Checkpoint:
     seconds: float
 
 
+@dataclass(frozen=True)
 class RunDirectory:
-    """One run on disk. Make it with `open_run` (to train) or `read_run` (to look)."""
+    """One run on disk. Make it with `open_run` (to train) or `read_run` (to look).
 
-    def __init__(
-        self, path: Path, run: RunSpec, identity: str, data_hash: str, tokenizer: TokenizerIdentity | None
-    ) -> None:
-        self.path, self.run, self.identity, self.data_hash = path, run, identity, data_hash
-        self.tokenizer = tokenizer
+    Args:
+        path: the directory.
+        run: what the run is.
+        identity: the hash of that, data included.
+        data_hash: the hash of the data's content.
+        tokenizer: that of the data; None for data that does not say.
+        environment: the machine that the run began on.
+    """
+
+    path: Path
+    run: RunSpec
+    identity: str
+    data_hash: str
+    tokenizer: TokenizerIdentity | None
+    environment: Mapping[str, Any]
 
     @property
     def metrics_path(self) -> Path:
         """Where metrics.jsonl lies."""
         return self.path / "metrics.jsonl"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the run for this process; a second trainer on the same directory is an error."""
-        with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{self.path}: another process is training this run; wait for it or stop it") from None
-            yield
-
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint beside the others, put it in place with one rename, and keep the newest two."""
+        """Write a checkpoint under a hidden name, put it in place with one rename, and keep the newest two."""
         folder = self.path / "checkpoints"
         folder.mkdir(exist_ok=True)
-        final = folder / f"step-{checkpoint.step:08d}"
+        _remove_partial(folder)
         partial = folder / f".partial-{checkpoint.step:08d}"
-        for left_over in folder.glob(".partial-*"):
-            shutil.rmtree(left_over)
-        partial.mkdir()
-        hashes = {}
-        for name in TENSOR_FILES:
-            file = partial / f"{name}.safetensors"
-            try:
-                save_file(dict(getattr(checkpoint, name)), file, metadata=WEIGHTS_METADATA)
-            except SafetensorError as error:  # it wraps what the system said: no space, no permission
-                raise OSError(f"{file}: cannot be written: {error}") from None
-            sync(file)
-            hashes[file.name] = file_sha256(file)
-        state = {
-            "format": FORMAT,
-            "identity": self.identity,
-            "step": checkpoint.step,
-            "metrics_bytes": checkpoint.metrics_bytes,
-            "seconds": checkpoint.seconds,
-            "sha256": hashes,
-        }
-        write_durably(partial / "state.json", json.dumps(state, indent=2).encode())
-        shutil.rmtree(final, ignore_errors=True)
-        move_into_place(partial, final)
+        try:
+            self._write_checkpoint(partial, checkpoint)
+            move_into_place(partial, folder / f"step-{checkpoint.step:08d}")
+        except (OSError, SafetensorError) as error:
+            _remove_partial(folder)
+            raise RunError(
+                f"the checkpoint at step {checkpoint.step} cannot be written ({error}); make room and run the same "
+                "command again, it goes on from the one before"
+            ) from error
         for old in self._checkpoint_folders()[:-2]:
             shutil.rmtree(old)
 
-    def latest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole; warn about and pass over a damaged one."""
-        for folder in reversed(self._checkpoint_folders()):
-            try:
-                return self._load_checkpoint(folder)
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
-                warnings.warn(f"{folder}: damaged checkpoint ({error}); using the one before", stacklevel=2)
-        return None
+    def resume(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole and go back to it: whatever is later is removed.
 
-    def cut_metrics(self, length: int) -> None:
-        """Cut metrics.jsonl back to a checkpoint's length."""
-        with self.metrics_path.open("a+b") as file:
-            file.truncate(length)
+        A damaged checkpoint is passed over with a warning. Without any, the run is back at its start.
+        """
+        checkpoint = self._newest(self._load_checkpoint)
+        step = checkpoint.step if checkpoint else -1
+        for folder in self._checkpoint_folders():
+            if _step_of(folder) > step:
+                shutil.rmtree(folder)
+        with self.metrics_path.open("ab") as file:
+            file.truncate(checkpoint.metrics_bytes if checkpoint else 0)
+        return checkpoint
+
+    def newest_weights(self) -> Mapping[str, Tensor] | None:
+        """Return the weights of the newest checkpoint that is whole, without touching anything."""
+        return self._newest(lambda folder: self._load_tensors(folder, self._load_state(folder), TENSOR_FILES[0]))
 
     def append_metrics(self, text: str) -> None:
         """Append records to metrics.jsonl and have them on disk before returning."""
@@ -143,49 +143,81 @@ class RunDirectory:
             summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        except ValueError:
+            raise InputError(f"{self.path}/summary.json: damaged; remove it and run the same command again") from None
         return summary
 
     def _checkpoint_folders(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("step-*"))
+        return sorted((self.path / "checkpoints").glob("step-*"), key=_step_of)
+
+    def _write_checkpoint(self, folder: Path, checkpoint: Checkpoint) -> None:
+        folder.mkdir()
+        tensors = dict(zip(TENSOR_FILES, (checkpoint.weights, checkpoint.optimizer), strict=True))
+        for name, values in tensors.items():
+            save_file(dict(values), folder / name, metadata=WEIGHTS_METADATA)
+            sync(folder / name)
+        state = {
+            "format": FORMAT,
+            "identity": self.identity,
+            "step": checkpoint.step,
+            "metrics_bytes": checkpoint.metrics_bytes,
+            "seconds": checkpoint.seconds,
+            "sha256": {name: file_sha256(folder / name) for name in TENSOR_FILES},
+        }
+        write_durably(folder / "state.json", json.dumps(state, indent=2).encode())
+
+    def _newest(self, load: Callable[[Path], _Loaded]) -> _Loaded | None:
+        """Return what `load` makes of the newest checkpoint that it can read."""
+        folders = self._checkpoint_folders()
+        for place in reversed(range(len(folders))):
+            try:
+                return load(folders[place])
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                instead = "using the one before" if place else "there is none before it"
+                warnings.warn(f"{folders[place]}: damaged checkpoint ({error}); {instead}", stacklevel=3)
+        return None
 
     def _load_checkpoint(self, folder: Path) -> Checkpoint:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        for name, expected in state["sha256"].items():
-            if file_sha256(folder / name) != expected:
-                raise ValueError(f"{name} does not have the hash it was saved with")
-        weights, optimizer = (load_file(folder / f"{name}.safetensors") for name in TENSOR_FILES)
+        state = self._load_state(folder)
+        if self.metrics_path.stat().st_size < state["metrics_bytes"]:
+            raise ValueError("metrics.jsonl is shorter than it was when this was saved")
+        weights, optimizer = (self._load_tensors(folder, state, name) for name in TENSOR_FILES)
         return Checkpoint(state["step"], weights, optimizer, state["metrics_bytes"], state["seconds"])
 
+    def _load_state(self, folder: Path) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        if state["format"] != FORMAT or state["identity"] != self.identity or state["step"] != _step_of(folder):
+            raise ValueError("state.json belongs to another run, step or version")
+        return state
 
-def open_run(path: str | Path, run: RunSpec, dataset: Dataset, environment: Mapping[str, Any]) -> RunDirectory:
-    """Make the directory of a run, or return it if it holds this very run; anything else there is an error.
+    def _load_tensors(self, folder: Path, state: dict[str, Any], name: str) -> dict[str, Tensor]:
+        if file_sha256(folder / name) != state["sha256"][name]:
+            raise ValueError(f"{name} does not have the hash it was saved with")
+        return load_file(folder / name)
+
+
+@contextmanager
+def open_run(
+    path: str | Path, run: RunSpec, dataset: Dataset, environment: Mapping[str, Any]
+) -> Iterator[RunDirectory]:
+    """Hold the directory of a run for this process, made if need be; another run or other files there are an error.
 
     The tokenizer goes into the directory, so that a run can be sampled from without its data.
     """
     path = Path(path)
-    identity = run_id(run, dataset.content_hash)
-    if (path / "run.json").exists():
-        there = read_run(path)
-        if there.identity != identity:
-            difference = _difference(there, run, dataset.content_hash)
+    with exclusive(path, f"{path}: another process is training this run; wait for it or stop it"):
+        if not (path / "run.json").exists():
+            if any(entry.name not in MAY_PRECEDE for entry in path.iterdir()):
+                raise InputError(f"{path}: has files and is not a run of expertp; choose another --out")
+            _write_run(path, run, dataset, environment)
+        directory = read_run(path)
+        if directory.identity != run_id(run, dataset.content_hash):
+            difference = _difference(directory, run, dataset.content_hash)
             raise InputError(f"{path}: holds another run ({difference}); choose another --out or remove it")
-        return there
-    if path.exists() and (not path.is_dir() or any(entry.name not in _MAY_PRECEDE for entry in path.iterdir())):
-        raise InputError(f"{path}: exists and is not a run of expertp; choose another --out")
-    path.mkdir(parents=True, exist_ok=True)
-    if dataset.tokenizer is not None:
-        save_tokenizer(dataset.tokenizer, dataset.path, path)
-    record = {
-        "format": FORMAT,
-        "identity": identity,
-        "data_hash": dataset.content_hash,
-        "tokenizer": asdict(dataset.tokenizer) if dataset.tokenizer else None,
-        "run": run.to_tree(),
-        "environment": dict(environment),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    write_atomically(path / "run.json", json.dumps(record, indent=2).encode())
-    return RunDirectory(path, run, identity, dataset.content_hash, dataset.tokenizer)
+        for name, here in environment.items():
+            if (there := directory.environment.get(name)) != here:
+                warnings.warn(f"{path}: began with {name} {there}, now {here}; the last bits may differ", stacklevel=3)
+        yield directory
 
 
 def read_run(path: str | Path) -> RunDirectory:
@@ -193,22 +225,48 @@ def read_run(path: str | Path) -> RunDirectory:
     path = Path(path)
     try:
         record = json.loads((path / "run.json").read_text(encoding="utf-8"))
-        tree, identity, data_hash = record["run"], record["identity"], record["data_hash"]
         tokenizer = TokenizerIdentity(**record["tokenizer"]) if record["tokenizer"] else None
+        tree, rest = record["run"], (record["identity"], record["data_hash"], tokenizer, dict(record["environment"]))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no run here (run.json is missing); `expertp train` makes one") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise InputError(f"{path}/run.json: damaged; restore it or train again into another directory") from None
-    return RunDirectory(path, run_from_tree(tree, f"{path}/run.json"), identity, data_hash, tokenizer)
+    return RunDirectory(path, run_from_tree(tree, f"{path}/run.json"), *rest)
+
+
+def _write_run(path: Path, run: RunSpec, dataset: Dataset, environment: Mapping[str, Any]) -> None:
+    if dataset.tokenizer is not None:
+        save_tokenizer(dataset.tokenizer, dataset.path, path)
+    record = {
+        "format": FORMAT,
+        "identity": run_id(run, dataset.content_hash),
+        "data_hash": dataset.content_hash,
+        "tokenizer": asdict(dataset.tokenizer) if dataset.tokenizer else None,
+        "run": run.to_tree(),
+        "environment": dict(environment),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_atomically(path / "run.json", json.dumps(record, indent=2).encode())
 
 
 def _difference(there: RunDirectory, run: RunSpec, data_hash: str) -> str:
-    """Name the first field in which two runs differ."""
-    ours, theirs = run.to_tree(), there.run.to_tree()
-    for section, values in ours.items():
-        if not isinstance(values, dict):
-            values, theirs[section] = {section: values}, {section: theirs[section]}
-        for key, value in values.items():
-            if key != "data" and value != theirs[section].get(key):
+    """Name the first field that makes two runs different ones."""
+    theirs = there.run.to_tree()
+    for section, ours in run.to_tree().items():
+        if not isinstance(ours, dict):
+            if ours != theirs[section]:
+                return f"{section}={theirs[section]} there, {ours} here"
+            continue
+        for key, value in ours.items():
+            if key not in OPERATIONAL.get(section, ()) and value != theirs[section].get(key):
                 return f"{section}.{key}={theirs[section].get(key)} there, {value} here"
     return "other data" if data_hash != there.data_hash else "made by another version"
+
+
+def _remove_partial(folder: Path) -> None:
+    for left_over in folder.glob(".partial-*"):
+        shutil.rmtree(left_over)
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))

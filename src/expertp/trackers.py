@@ -30,9 +30,13 @@ class TensorBoardTracker:
             "schedule/lr_factor": metrics.lr_factor,
             "speed/tokens_per_second": metrics.tokens_per_second,
             "load/max_deviation": max(metrics.max_load_deviation, default=None),
-            "load/dead_experts": sum(metrics.dead_experts),
+            "load/dead_experts": sum(metrics.dead_experts) if metrics.dead_experts else None,
         }
         for name, value in scalars.items():
             if value is not None:
                 self._writer.add_scalar(name, value, metrics.step)
         self._writer.flush()
+
+    def end(self) -> None:
+        """Close the log."""
+        self._writer.close()

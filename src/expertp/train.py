@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import torch
 
 from expertp.balance import load_deviation
 from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
+from expertp.errors import InputError
 from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device
 from expertp.model.experts import choose_backend
 from expertp.spec import RunSpec
@@ -67,6 +69,9 @@ class Tracker(Protocol):
     def log(self, metrics: StepMetrics) -> None:
         """Take notice of one step."""
 
+    def end(self) -> None:
+        """Take notice that no more steps come."""
+
 
 def train(
     run: RunSpec,
@@ -79,7 +84,7 @@ def train(
     Args:
         run: what to train.
         out: the run's directory; one that holds another run is an error.
-        trackers: told about every logged step.
+        trackers: told about every step; not at all when the run had ended before.
         should_stop: asked after each step; when it says yes, the run is saved and returned as `stopped`.
     """
     # What cannot be planned, fed or computed is refused before anything is written.
@@ -87,8 +92,8 @@ def train(
     dataset = _open_data(run)
     device = resolve_device(run)
     choose_backend(run.train.expert_backend, device, run.model, run.train.dtype)
-    directory = open_run(out, run, dataset, _environment(device))
-    with directory.locked():
+    _check_memory(run, device)
+    with open_run(out, run, dataset, _environment(device)) as directory:
         ended = directory.summary()
         if ended and ended["status"] in ("finished", "diverged"):
             return RunResult(**{field.name: ended[field.name] for field in fields(RunResult)})
@@ -106,6 +111,21 @@ def _open_data(run: RunSpec) -> Dataset:
     return dataset
 
 
+def _check_memory(run: RunSpec, device: str) -> None:
+    """Refuse a model whose weights, gradients and Adam's two moments alone do not fit."""
+    needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
+    there = (
+        torch.cuda.get_device_properties(0).total_memory
+        if device == "cuda"
+        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    if needed > there:
+        raise InputError(
+            f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB and this machine has "
+            f"{there / 2**30:.1f}; take a smaller model"
+        )
+
+
 class _RecordedRun:
     """A training loop whose steps are recorded and saved in a directory."""
 
@@ -114,43 +134,49 @@ class _RecordedRun:
         self.train = loop.run.train
         self.pending: list[str] = []
         self.seconds_before = self._resume()
-        self.steps_before = loop.steps_done
+        self.steps_before = self.saved_step = loop.steps_done
         self.started = self.saved_at = self.flushed_at = time.monotonic()
 
     def go(self, should_stop: Callable[[], bool]) -> RunResult:
         """Step until the end, a divergence or a wish to stop."""
         for tracker in self.trackers:
             tracker.begin(self.loop.run, self.steps_before)
+        status: Status = "finished"
         while self.loop.steps_done < self.train.steps:
-            outcome = self.loop.step()
-            self._record(outcome)
-            if outcome.diverged:
-                return self._end("diverged")
+            if not self._step():
+                status = "diverged"
+                break
             if self._checkpoint_due():
                 self._save()
             if should_stop() and self.loop.steps_done < self.train.steps:
-                self._save()
-                return self._end("stopped")
-        self._save()
-        return self._end("finished")
+                status = "stopped"
+                break
+        if status == "diverged":
+            self._flush()
+        else:
+            self._save()
+        for tracker in self.trackers:
+            tracker.end()
+        return self._end(status)
 
-    def _record(self, outcome: StepOutcome) -> None:
-        """Validate if it is time, and write down the step if it is one of those to be logged."""
-        step, train = self.loop.steps_done, self.train
-        is_last = outcome.diverged or step == train.steps
-        val_loss = None
-        if train.eval_every > 0 and not outcome.diverged and (is_last or step % train.eval_every == 0):
+    def _step(self) -> bool:
+        """Take a step, validate if it is time, and write it down; return False if the run has diverged."""
+        outcome, train = self.loop.step(), self.train
+        step = self.loop.steps_done
+        diverged, val_loss = outcome.diverged, None
+        if not diverged and train.eval_every > 0 and (step == train.steps or step % train.eval_every == 0):
             val_loss = self.loop.evaluate()
-        if not (is_last or val_loss is not None or step == 1 or step % train.log_every == 0):
-            return
+            diverged = self.loop.has_diverged(val_loss)
         metrics = self._metrics(outcome, val_loss)
-        # JSON has no NaN: a diverged loss is written as null.
-        record = {key: None if _is_not_finite(value) else value for key, value in asdict(metrics).items()}
-        self.pending.append(json.dumps(record) + "\n")
+        if diverged or val_loss is not None or step in (1, train.steps) or step % train.log_every == 0:
+            # JSON has no NaN: a loss that is not finite is written as null.
+            record = {key: None if _is_not_finite(value) else value for key, value in asdict(metrics).items()}
+            self.pending.append(json.dumps(record) + "\n")
         if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
             self._flush()
         for tracker in self.trackers:
             tracker.log(metrics)
+        return not diverged
 
     def _metrics(self, outcome: StepOutcome, val_loss: float | None) -> StepMetrics:
         loop, load_LE, routers = self.loop, outcome.load_LE, self.loop.model.routers()
@@ -180,7 +206,10 @@ class _RecordedRun:
         return by_steps or time.monotonic() - self.saved_at >= self.train.checkpoint_seconds
 
     def _save(self) -> None:
+        """Save unless this very step has been saved."""
         self._flush()
+        if self.loop.steps_done == self.saved_step:
+            return
         self.directory.save_checkpoint(
             Checkpoint(
                 step=self.loop.steps_done,
@@ -190,24 +219,21 @@ class _RecordedRun:
                 seconds=self._seconds(),
             )
         )
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_step = time.monotonic(), self.loop.steps_done
 
     def _resume(self) -> float:
         """Go back to the newest checkpoint, or to the start when there is none; return the seconds spent so far."""
-        checkpoint = self.directory.latest_checkpoint()
+        checkpoint = self.directory.resume()
         if checkpoint is None:
-            self.directory.cut_metrics(0)
             return 0.0
         self.loop.restore(checkpoint.step, checkpoint.weights, checkpoint.optimizer)
-        self.directory.cut_metrics(checkpoint.metrics_bytes)
         return checkpoint.seconds
 
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
     def _end(self, status: Status) -> RunResult:
-        """Write the summary; losses and loads are those of the last records, before a resume or after it."""
-        self._flush()
+        """Write the summary; its numbers are those of the last record, its validation the last there was."""
         records = self.directory.metrics()
         last = records[-1]
         validations = [record["val_loss"] for record in records if record["val_loss"] is not None]
@@ -217,7 +243,8 @@ class _RecordedRun:
             steps=self.train.steps,
             tokens=self.loop.steps_done * self.train.batch_tokens,
             train_loss=last["loss"],
-            val_loss=validations[-1] if validations else None,
+            # A diverged run has no validation loss: an earlier one would make it look good.
+            val_loss=validations[-1] if validations and status != "diverged" else None,
             max_load_deviation=max(last["max_load_deviation"], default=None),
             dead_experts=sum(last["dead_experts"]) if last["dead_experts"] else None,
             seconds=round(self._seconds(), 3),

@@ -59,6 +59,7 @@ def test_json_is_one_object_and_a_second_call_repeats_it(run_file: Path, tmp_pat
     assert first["status"] == "finished"
     assert json.loads(say("train", run_file, "--out", tmp_path / "run", "--json")[1]) == first
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == first
+    assert say("train", run_file, "--out", tmp_path / "run")[1].startswith("had already finished: 12 steps")
 
 
 def test_a_diverged_run_exits_with_1_and_says_where(run_file: Path, tmp_path: Path, say: Say) -> None:
@@ -187,5 +188,27 @@ def test_doctor_says_what_there_is(say: Say) -> None:
 
 
 def test_generate_refuses_nonsense(tmp_path: Path, say: Say) -> None:
-    assert say("generate", tmp_path, "--tokens", "-1")[2].startswith("expertp: --tokens -1 is negative")
-    assert say("generate", tmp_path, "--tokens", "many")[0] == 2
+    for arguments in (
+        ["--tokens", "-1"],
+        ["--tokens", "many"],
+        ["--temperature", "nan"],
+        ["--temperature", "inf"],
+        ["--seed", "99999999999999999999"],
+        ["--prompt", "\udcff"],
+    ):
+        code, out, err = say("generate", tmp_path, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"expertp: {arguments[0]}") or "argument --tokens" in err
+
+
+def test_the_base_is_named_and_follows_the_model(run_file: Path, tmp_path: Path, say: Say) -> None:
+    tree = yaml.safe_load(run_file.read_text())
+    del tree["base"]
+    run_file.write_text(yaml.safe_dump(tree))
+    assert "its own base" in say("train", run_file, "--out", tmp_path / "own", "model.n_embd=64")[2]
+    for order in (["base.n_embd=16", "model.n_layer=4"], ["model.n_layer=4", "base.n_embd=16"]):
+        run = load_run(run_file, order)
+        assert (run.base.n_embd, run.base.n_layer, run.model.n_layer) == (16, 4, 4)
+    code, _, err = say("train", run_file, "--out", tmp_path / "planned", "base.n_embd=16")
+    assert code == 0
+    assert "rules expertp, hps from a base with m_N 2, m_L 1, m_E 1, m_a 1" in err

@@ -47,10 +47,11 @@ def test_backends_compute_the_definition(backend, empty_expert):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_gradients_agree_with_the_definition(backend):
+@pytest.mark.parametrize("empty_expert", [None, 0, 5])
+def test_gradients_agree_with_the_definition(backend, empty_expert):
     gradients = []
     for function in (BACKENDS[backend], every_expert_on_every_token):
-        x, expert, gate, load, up, down = problem()
+        x, expert, gate, load, up, down = problem(empty_expert=empty_expert)
         leaves = [value.requires_grad_() for value in (x, gate, up, down)]
         out = function(x, expert, gate, load, up, down)
         weights = torch.linspace(-1, 1, out.numel()).view_as(out)
@@ -82,7 +83,7 @@ def test_backends_are_deterministic():
 
 
 MODEL = ModelSpec(n_embd=32, d_head=16, n_layer=1, n_exp=4, n_act=1)
-NARROW = MODEL.model_copy(update={"alpha_ffn": 12 / 32})
+NARROW = MODEL.replace(alpha_ffn=12 / 32)
 
 
 @pytest.mark.parametrize(

@@ -29,24 +29,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print."""
-    for name, value in (("--tokens", args.tokens), ("--temperature", args.temperature), ("--top-k", args.top_k)):
-        if value < 0:
-            raise InputError(f"{name} {value} is negative; give 0 or more")
+    for name, value, most in (
+        ("--tokens", args.tokens, 2**31),
+        ("--temperature", args.temperature, 1e6),
+        ("--top-k", args.top_k, 2**31),
+        ("--seed", args.seed, 2**63 - 1),
+    ):
+        if not 0 <= value <= most:
+            raise InputError(f"{name} {value} is not in 0 to {most:g}")
+    try:
+        args.prompt.encode()
+    except UnicodeEncodeError:
+        raise InputError("--prompt is not UTF-8; set the terminal's encoding to UTF-8") from None
 
     from expertp.data import TextStream
     from expertp.generate import generate, load_model
 
-    model, tokenizer = load_model(args.run_directory)
+    loaded = load_model(args.run_directory)
+    tokenizer = loaded.tokenizer
     prompt = tokenizer.encode(args.prompt) or [tokenizer.eot]
     stream = TextStream(tokenizer)
     pieces = []
     if not args.json:
         print(args.prompt, end="", flush=True)
     for token in generate(
-        model,
+        loaded,
         prompt,
         args.tokens,
-        n_ids=tokenizer.vocab_size,
         temperature=args.temperature,
         top_k=args.top_k or None,
         seed=args.seed,

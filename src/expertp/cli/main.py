@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from expertp.errors import InputError
+from expertp.errors import InputError, RunError
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TERMINATED = 0, 1, 2, 143
 
@@ -102,9 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
-    except InputError as error:
+    except (InputError, RunError) as error:
         print(f"expertp: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK

@@ -8,10 +8,11 @@ import argparse
 import json
 import sys
 
-from expertp.cli.text import columns, describe
+from expertp.cli.text import columns, describe, describe_multipliers
 from expertp.config import load_base, load_target, split_overrides
 from expertp.plan import Group, Plan, plan
-from expertp.rules import RULE_SETS
+from expertp.rules import EXPERTP, RULE_SETS
+from expertp.spec import BaseHPs
 
 EXAMPLES = """\
   expertp plan --base configs/base.yaml --target configs/target.yaml
@@ -53,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
 def print_plan(planned: Plan) -> None:
     """Print a plan for people: sizes, one row per group, forward multipliers."""
-    base, target, hps, m = planned.base, planned.target, planned.hps, planned.multipliers
+    base, target, hps = planned.base, planned.target, planned.hps
     print(f"rules {hps.rules}, eps {hps.eps_rule}, residual {hps.residual}, decay {hps.decay}")
     for label, model in (("base  ", base), ("target", target)):
         print(f"{label}  {describe(model)}")
-    print(f"m_N {m.width:g}, m_L {m.depth:g}, m_E {m.experts:g}, m_a {m.alpha:g}\n")
+    print(describe_multipliers(planned.multipliers), end="\n\n")
 
     at_base = plan(base, base, hps)
     rows: list[tuple[str, ...]] = [
@@ -74,7 +75,7 @@ def print_plan(planned: Plan) -> None:
     for name, group in planned.groups.items():
         if group.lr is not None:
             cells = [_number(value) for value in _settings(group)]
-            rows.append((name, *cells, _factors(group, at_base.groups[name]), RULE_SETS[hps.rules].rows[name].where))
+            rows.append((name, *cells, _factors(group, at_base.groups[name]), _where(name, hps)))
     print(columns(rows), end="\n\n")
 
     forward = planned.forward
@@ -85,6 +86,12 @@ def print_plan(planned: Plan) -> None:
     )
     bias = "; the expert bias is not an Adam parameter" if target.ffn == "moe" else ""
     print(f"norms start at gain 1, bias 0{bias}")
+
+
+def _where(group: str, hps: BaseHPs) -> str:
+    """Say where the paper has a rule; other rule sets have rules of their own."""
+    row, papers = RULE_SETS[hps.rules].rows[group], EXPERTP.rows[group]
+    return papers.where if row == papers else ""
 
 
 def _settings(group: Group) -> tuple[float | None, ...]:

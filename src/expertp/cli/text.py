@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from expertp.plan import Multipliers
 from expertp.spec import ModelSpec
 
 
@@ -29,6 +30,16 @@ def describe(model: ModelSpec) -> str:
         f"n_embd {model.n_embd}, n_layer {model.n_layer}, {ffn}, alpha_ffn {model.alpha_ffn:g}: "
         f"{count(counts.total)} parameters, {count(counts.active)} active"
     )
+
+
+def describe_multipliers(multipliers: Multipliers) -> str:
+    """Say how large a model is against its base.
+
+    >>> describe_multipliers(Multipliers(width=2, depth=1, experts=4, alpha=0.5))
+    'm_N 2, m_L 1, m_E 4, m_a 0.5'
+    """
+    m = multipliers
+    return f"m_N {m.width:g}, m_L {m.depth:g}, m_E {m.experts:g}, m_a {m.alpha:g}"
 
 
 def count(number: float) -> str:

@@ -1,20 +1,24 @@
 """Train one model from a run file, showing progress; run the same command again to resume.
 
 The run file has the sections model:, hps:, train: and, unless the model is its own base, base:. Overrides
-model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change it. SIGTERM and Ctrl-C save and stop
-(exit codes 143 and 130); a diverged run exits with 1. `train.checkpoint_seconds` (30 s) is the most that a crash costs.
+model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change it. SIGTERM and Ctrl-C finish the step, save
+and stop (exit codes 143 and 130; a second one stops at once); a diverged run exits with 1.
 """
 
 import argparse
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
-from expertp.cli.text import count, describe
+from expertp.cli.text import count, describe, describe_multipliers
 from expertp.config import load_run
+from expertp.errors import RunError
+from expertp.plan import plan
 from expertp.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   expertp train configs/run.yaml --out out/first-run
-  expertp train configs/run.yaml --out out/wide model.n_embd=256 hps.lr=0.01 train.steps=500
+  expertp train configs/run.yaml --out out/wide model.n_embd=256 base.n_embd=128 train.steps=500
 """
 
 
@@ -39,22 +43,31 @@ def run(args: argparse.Namespace) -> int:
     """Train and print the result."""
     spec = load_run(args.run_file, args.overrides)
 
-    from expertp.train import Tracker, train
+    import torch
 
-    stop = _StopSignal()
-    with Reporter("train", total=spec.train.steps) as reporter:
-        trackers: list[Tracker] = [_Progress(reporter)]
+    from expertp.train import RunResult, Tracker, train
+
+    with Reporter("train", total=spec.train.steps) as reporter, _stop_signal() as stop:
+        progress = _Progress(reporter)
+        trackers: list[Tracker] = [progress]
         if args.tensorboard:
             from expertp.trackers import TensorBoardTracker
 
             trackers.append(TensorBoardTracker(args.out))
-        result = train(spec, args.out, trackers, should_stop=stop.received)
+        try:
+            result: RunResult = train(spec, args.out, trackers, should_stop=stop.received)
+        except RuntimeError as error:
+            # torch says the same in several ways, as RuntimeError on the CPU.
+            if isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error):
+                raise RunError("out of memory; set a smaller train.micro_batch or model and run again") from None
+            raise
 
     if args.json:
         print(json.dumps(asdict(result)))
     elif result.status == "finished":
         val = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
-        print(f"finished: {result.step} steps in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}")
+        word = "finished" if progress.has_begun else "had already finished"
+        print(f"{word}: {result.step} steps in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}")
         print(f"next: expertp generate {args.out} --prompt 'Once'")
     elif result.status == "diverged":
         print(f"diverged at step {result.step}: the loss is not finite or above the bound; lower hps.lr")
@@ -70,11 +83,23 @@ class _Progress:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
+        self.has_begun = False
 
     def begin(self, run: RunSpec, steps_done: int) -> None:
-        """Say what is going to happen, and what it costs."""
+        """Say what is going to happen, from which base, and what it costs."""
+        self.has_begun = True
         train, tokens = run.train, run.train.steps * run.train.batch_tokens
+        planned = plan(run.base, run.model, run.hps, steps=train.steps, allow_kappa_change=True)
         self._reporter.line(describe(run.model))
+        self._reporter.line(
+            "the model is its own base: hps are used as they are"
+            if run.model == run.base
+            else f"rules {run.hps.rules}, hps from a base with {describe_multipliers(planned.multipliers)}"
+        )
+        if run.model.kappa != run.base.kappa:
+            self._reporter.line(
+                f"warning: kappa {run.model.kappa}, not the base's {run.base.kappa}: lr will not transfer"
+            )
         self._reporter.line(
             f"{train.steps} steps of {count(train.batch_tokens)} tokens: {count(tokens)} tokens, "
             f"{tokens * run.model.flops_per_token():.2g} FLOPs"
@@ -91,19 +116,34 @@ class _Progress:
         if metrics.val_loss is not None:
             self._reporter.line(f"{text}, validation loss {metrics.val_loss:.4f}")
 
+    def end(self) -> None:
+        """Leave the last line as it is."""
+
 
 class _StopSignal:
-    """Remembers SIGTERM or SIGINT, so that the run can save before it ends."""
+    """Remembers SIGTERM or SIGINT, so that the run can save before it ends; a second one acts as usual."""
 
     def __init__(self) -> None:
         self.number = 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._remember)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def remember(self, number: int, frame: FrameType | None) -> None:
+        """Take the signal, and none after it."""
         del frame
         self.number = number
+        signal.signal(number, signal.SIG_DFL)
 
     def received(self) -> bool:
         """Return whether a signal has come."""
         return self.number != 0
+
+
+@contextmanager
+def _stop_signal() -> Iterator[_StopSignal]:
+    """Listen for SIGTERM and SIGINT, and put the handlers back at the end."""
+    stop = _StopSignal()
+    before = {number: signal.signal(number, stop.remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

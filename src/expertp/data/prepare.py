@@ -1,10 +1,9 @@
 """Text to token shards: streaming, resumable, and the same bytes however often it was interrupted."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -41,6 +40,7 @@ from expertp.data.tokenizers import (
 )
 from expertp.data.writing import SHARD_NAME, SplitWriter
 from expertp.errors import InputError
+from expertp.files import exclusive
 
 LARGEST_VAL_FRACTION = 0.5
 
@@ -80,7 +80,7 @@ def prepare(
     """
     options, out = _checked(options or PrepareOptions()), Path(out)
     corpus = find_corpus(source, options.text_key)
-    with _exclusive(out):
+    with exclusive(out, f"another prepare is writing to {out}; wait for it or choose another --out"):
         manifest = _finished(out, corpus, options)
         if manifest is not None:
             on_note(f"nothing to do: {out} is finished with these options")
@@ -141,29 +141,6 @@ def _checked(options: PrepareOptions) -> PrepareOptions:
         check_bpe_vocabulary(vocab_size)
         return replace(options, vocab_size=vocab_size)
     return options
-
-
-@contextmanager
-def _exclusive(out: Path) -> Iterator[None]:
-    """Make the directory and keep a second `prepare` out of it until this one ends, however it ends."""
-    was_there = out.exists()
-    out.mkdir(parents=True, exist_ok=True)
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    directory = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another prepare is writing to {out}; wait for it or choose another --out") from None
-        yield
-    finally:
-        os.close(directory)
-        if not was_there and not any(out.iterdir()):  # bad input leaves no trace
-            out.rmdir()
 
 
 def _finished(out: Path, corpus: Corpus, options: PrepareOptions) -> Manifest | None:

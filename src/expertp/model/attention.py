@@ -6,6 +6,7 @@ Shapes: B sequences, S positions, N n_embd, H heads, D d_head.
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 
 class Attention(nn.Module):
@@ -17,9 +18,9 @@ class Attention(nn.Module):
     def __init__(self, n_embd: int, d_head: int, scale: float, bias: bool) -> None:
         super().__init__()
         self.d_head, self.scale = d_head, scale
-        self.qk = nn.Linear(n_embd, 2 * n_embd, bias=bias)
-        self.v = nn.Linear(n_embd, n_embd, bias=bias)
-        self.o = nn.Linear(n_embd, n_embd, bias=bias)
+        self.qk = skip_init(nn.Linear, n_embd, 2 * n_embd, bias=bias)
+        self.v = skip_init(nn.Linear, n_embd, n_embd, bias=bias)
+        self.o = skip_init(nn.Linear, n_embd, n_embd, bias=bias)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S N"]:
         """Mix earlier positions into each position."""

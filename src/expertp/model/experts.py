@@ -35,14 +35,13 @@ def loop_experts(
     visit_R = expert_TK.flatten().argsort(stable=True)
     token_R = visit_R // expert_TK.shape[1]
     gate_R = gate_TK.flatten()[visit_R]
+    loads = load_E.tolist()
     out_TN = torch.zeros_like(x_TN)
-    start = 0
-    for expert, load in enumerate(load_E.tolist()):
-        token = token_R[start : start + load]
-        hidden = F.gelu(x_TN[token] @ up_ENH[expert])
-        y = (hidden @ down_EHN[expert]) * gate_R[start : start + load, None]
-        out_TN = out_TN.index_add(0, token, y.to(out_TN.dtype))
-        start += load
+    # unbind and split, not indexing: their backward passes put the pieces together once.
+    pieces = zip(token_R.split(loads), gate_R.split(loads), up_ENH.unbind(), down_EHN.unbind(), strict=True)
+    for token, gate, up_NH, down_HN in pieces:
+        y = F.gelu(x_TN[token] @ up_NH) @ down_HN
+        out_TN = out_TN.index_add(0, token, (y * gate[:, None]).to(out_TN.dtype))
     return out_TN
 
 
@@ -96,8 +95,8 @@ class Experts(nn.Module):
 
     def __init__(self, n_exp: int, n_embd: int, n_hid: int, backend: BackendName = "loop") -> None:
         super().__init__()
-        self.up = nn.Parameter(torch.zeros(n_exp, n_embd, n_hid))
-        self.down = nn.Parameter(torch.zeros(n_exp, n_hid, n_embd))
+        self.up = nn.Parameter(torch.empty(n_exp, n_embd, n_hid))
+        self.down = nn.Parameter(torch.empty(n_exp, n_hid, n_embd))
         self.backend: BackendName = backend
 
     def forward(self, x_TN: Float[Tensor, "T N"], routing: Routing) -> Float[Tensor, "T N"]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from expertp.balance import auxiliary_loss
 
-# Below half a float32 ulp of any score in [1/4, 1]: it decides between equal scores and no others.
+# Below half a float32 ulp of scores from 1/4 to 1, so there it decides between equal scores and no others.
 TIE_BREAK = 1e-8
 
 

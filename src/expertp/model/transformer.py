@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from expertp.model.attention import Attention
@@ -82,8 +83,8 @@ class DenseFFN(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.up = nn.Linear(spec.n_embd, spec.n_hid, bias=spec.linear_bias)
-        self.down = nn.Linear(spec.n_hid, spec.n_embd, bias=spec.linear_bias)
+        self.up = skip_init(nn.Linear, spec.n_embd, spec.n_hid, bias=spec.linear_bias)
+        self.down = skip_init(nn.Linear, spec.n_hid, spec.n_embd, bias=spec.linear_bias)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
         """Apply it; a dense layer has no experts to load or balance."""
@@ -131,7 +132,7 @@ class Loss(NamedTuple):
 
 
 class MoETransformer(nn.Module):
-    """The reference model. Parameters start at zero; `optim.init_parameters` sets them from a plan.
+    """The reference model. Its weights hold nothing until `optim.init_parameters` sets them from a plan.
 
     Args:
         spec: the shape.
@@ -152,11 +153,11 @@ class MoETransformer(nn.Module):
         super().__init__()
         self.spec, self.multipliers = spec, forward
         self.activation_checkpointing = activation_checkpointing
-        self.token = nn.Embedding(spec.vocab_size, spec.n_embd)
-        self.position = nn.Embedding(spec.context, spec.n_embd)
+        self.token = skip_init(nn.Embedding, spec.vocab_size, spec.n_embd)
+        self.position = skip_init(nn.Embedding, spec.context, spec.n_embd)
         self.blocks = nn.ModuleList(Block(spec, forward, backend, with_auxiliary) for _ in range(spec.n_layer))
         self.final_norm = nn.LayerNorm(spec.n_embd)
-        self.head = None if spec.tied_embeddings else nn.Linear(spec.n_embd, spec.vocab_size, bias=False)
+        self.head = None if spec.tied_embeddings else skip_init(nn.Linear, spec.n_embd, spec.vocab_size, bias=False)
 
     def hidden(self, tokens_BS: Int[Tensor, "B S"]) -> Hidden:
         """Run all blocks."""
@@ -184,6 +185,11 @@ class MoETransformer(nn.Module):
         wide = torch.promote_types(logits_BSV.dtype, torch.float32)
         loss = F.cross_entropy(logits_BSV.flatten(0, 1).to(wide), targets_BS.flatten())
         return Loss(loss, hidden.load_LE, hidden.auxiliary)
+
+    def shift_biases(self, change_LE: Float[Tensor, "L E"]) -> None:
+        """Add a balance update to the expert biases, layer by layer."""
+        for router, change_E in zip(self.routers(), change_LE, strict=True):
+            router.bias.add_(change_E)
 
     def routers(self) -> list[Router]:
         """Return the routers, layer by layer; none in a dense model."""
