@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "expertp"
 
 # From left to right; modules of one layer may not import each other. `errors` may be imported by all.
 LAYERS = (
-    ("errors", "files"),
+    ("errors",),
+    ("files",),
     ("spec",),
     ("config", "rules", "theory"),
     ("plan",),

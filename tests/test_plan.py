@@ -241,7 +241,7 @@ def test_tau_needs_the_length_of_the_base_run() -> None:
 @pytest.mark.parametrize(
     ("constants", "message"),
     [
-        ({"routr_lr": 1}, "hps.constants.routr_lr: unknown constant; known are attn_qkv_lr, attn_qkv_init"),
+        ({"routr_lr": 1}, "hps.constants.routr_lr: unknown constant; did you mean 'router_lr'?"),
         ({"router": 1}, "hps.constants.router: unknown constant"),
         ({"norm_init": 1}, "hps.constants.norm_init: unknown constant"),
         ({"expert_bias_lr": 1}, "hps.constants.expert_bias_lr: unknown constant"),

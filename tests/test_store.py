@@ -84,22 +84,42 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_with_a_warning(direct
     assert kept(directory) == ["step-00000001"], "the damaged one must not count as the newest later"
 
 
-def test_after_a_fallback_two_good_checkpoints_are_kept_again(directory):
+def test_when_no_checkpoint_is_whole_the_user_decides(directory):
     for step in (8, 9):
         directory.save_checkpoint(checkpoint(step))
         damage(directory, step)
-    with pytest.warns(UserWarning) as warned:
-        assert directory.resume() is None
-    assert [str(warning.message).rpartition("; ")[2] for warning in warned] == [
-        "using the one before",
-        "there is none before it",
-    ]
-    assert directory.metrics_path.stat().st_size == 0
-    directory.append_metrics("0" * 100)
-    for step in (3, 4, 5):
+    with (
+        pytest.warns(UserWarning, match="using the one before"),
+        pytest.warns(UserWarning, match="there is none before it"),
+        pytest.raises(InputError, match="no checkpoint is whole; restore one, or remove the directory"),
+    ):
+        directory.resume()
+    assert kept(directory) == ["step-00000008", "step-00000009"]
+    assert directory.metrics_path.stat().st_size == 1000, "nothing may be lost"
+
+
+def test_after_a_fallback_two_good_checkpoints_are_kept_again(directory):
+    for step in (8, 9):
         directory.save_checkpoint(checkpoint(step))
-    assert kept(directory) == ["step-00000004", "step-00000005"]
-    assert directory.resume().step == 5
+    damage(directory, 9)
+    with pytest.warns(UserWarning, match="using the one before"):
+        assert directory.resume().step == 8
+    directory.append_metrics("0" * 100)
+    for step in (9, 10, 11):
+        directory.save_checkpoint(checkpoint(step))
+    assert kept(directory) == ["step-00000010", "step-00000011"]
+    assert directory.resume().step == 11
+
+
+def test_equal_checkpoints_have_equal_bytes_and_can_be_read_by_others(directory, tmp_path):
+    contents = set()
+    for _ in range(5):
+        directory.save_checkpoint(checkpoint(1))
+        file = directory.path / "checkpoints" / "step-00000001" / "optimizer.safetensors"
+        contents.add(file.read_bytes())
+        assert file.stat().st_mode & 0o777 == (directory.path / "run.json").stat().st_mode & 0o777
+        shutil.rmtree(file.parent)
+    assert len(contents) == 1
 
 
 def test_metrics_shorter_than_a_checkpoint_says_make_it_a_damaged_one(directory):

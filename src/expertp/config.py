@@ -3,14 +3,15 @@
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
-from expertp.errors import InputError
+from expertp.errors import InputError, did_you_mean
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -21,6 +22,42 @@ OPERATIONAL = {"train": {"data", "checkpoint_seconds", "checkpoint_steps"}}
 
 # What PyYAML raises: ValueError for a date or a tagged number that is none, RecursionError for brackets without end.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+NUMBERS = {
+    "int": (r"[-+]?[0-9]+", "-+0123456789"),
+    "float": (r"[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)", "-+.0123456789"),
+}
+# What pydantic says of a value of the wrong kind, in a user's words.
+KINDS = {"int": "must be a whole number", "float": "must be a number", "bool": "must be true or false"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without its surprises: 1e-3 is a number, 1:30 and dates are not, and no key counts twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Build a mapping; the same key twice is an error, not the last one's win."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"key '{key.value}' stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if not tag.endswith((":timestamp", ":int", ":float"))]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _kind, (_form, _first) in NUMBERS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^({_form})$"), list(_first))
+
+
+def read_yaml(text: str) -> Any:
+    """Return the plain tree of a YAML text; raises one of `NOT_YAML`.
+
+    >>> read_yaml("{lr: 1e-3, note: 1:30}")
+    {'lr': 0.001, 'note': '1:30'}
+    """
+    return yaml.load(text, Loader=_Loader)
 
 
 def load_base(path: str | Path, overrides: Iterable[str] = ()) -> tuple[ModelSpec, BaseHPs]:
@@ -72,8 +109,7 @@ def split_overrides(overrides: Iterable[str], sections: Iterable[str]) -> dict[s
     for text in overrides:
         section = text.partition("=")[0].partition(".")[0]
         if "=" not in text or section not in by_section:
-            allowed = ", ".join(f"{name}.KEY=VALUE" for name in by_section)
-            raise InputError(f"'{text}' is not an override; write {allowed}")
+            raise InputError(f"'{text}' is not an override; {_override_hint(section, by_section)}")
         by_section[section].append(text)
     return by_section
 
@@ -114,7 +150,7 @@ def content_hash(tree: object) -> str:
 def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a YAML file, each a plain value, after checking their names."""
     try:
-        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        tree = read_yaml(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; `expertp init` writes starter files") from None
     except IsADirectoryError:
@@ -125,6 +161,8 @@ def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, A
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if tree is None:
+        raise InputError(f"{path}: is empty; it needs the sections {', '.join(sections)}")
     if not isinstance(tree, dict):
         raise InputError(f"{path}: expected sections {', '.join(sections)}, found {type(tree).__name__}")
     for name in tree:
@@ -144,10 +182,10 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         spec = sections.get(section)
         nested = isinstance(spec, type) and issubclass(spec, Spec)
         if not equals or spec is None or nested != bool(dot):
-            names = (f"{name}.KEY=VALUE" for name, kind in sections.items() if issubclass(kind, Spec))
-            raise InputError(f"'{text}' is not an override; write {', '.join(names)}")
+            names = [name for name, kind in sections.items() if issubclass(kind, Spec)]
+            raise InputError(f"'{text}' is not an override; {_override_hint(section, names)}")
         try:
-            value = yaml.safe_load(raw)
+            value = read_yaml(raw)
         except NOT_YAML:
             raise InputError(f"'{text}': the value is not YAML; quote it") from None
         if not nested:
@@ -159,6 +197,15 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         if not isinstance(before, dict):
             raise InputError(f"section '{section}:' must hold keys and values")
         tree[section] = {**before, **_changed(before, key, value, spec, text)}
+
+
+def _override_hint(section: str, sections: Iterable[str]) -> str:
+    near = difflib.get_close_matches(section.lower(), list(sections), n=1)
+    return (
+        f"did you mean {near[0]}.KEY=VALUE?"
+        if near and near[0] != section
+        else ("write " + ", ".join(f"{name}.KEY=VALUE" for name in sections))
+    )
 
 
 def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:
@@ -196,9 +243,7 @@ def _place(where: str, *inside: str) -> str:
 
 
 def _unknown(name: str, known: Iterable[str], kind: str) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
-    return f"{name}: unknown {kind}; {hint}"
+    return f"{name}: unknown {kind}; {did_you_mean(name, known)}"
 
 
 def _first_line(error: ValidationError, where: str) -> str:
@@ -211,5 +256,5 @@ def _first_line(error: ValidationError, where: str) -> str:
         return f"{place}: {first['ctx']['error']}"
     if first["type"] == "missing":
         return f"{place}: is missing; give it a value"
-    message = first["msg"][0].lower() + first["msg"][1:]
+    message = KINDS.get(first["type"].partition("_")[0], first["msg"][0].lower() + first["msg"][1:])
     return f"{place}: {message}, not {first['input']!r}"

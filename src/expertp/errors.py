@@ -1,4 +1,7 @@
-"""The two exceptions that the command line prints as one line, without a traceback."""
+"""The two exceptions that the command line prints as one line, without a traceback, and a hint for typos."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -7,3 +10,14 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """The input is good and the work failed all the same: what happened and how to go on, in one line. Exit code 1."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint for a name that is not known: the nearest one that is, or all of them.
+
+    >>> did_you_mean("n_embed", ["n_embd", "n_layer"]), did_you_mean("x", ["n_embd", "n_layer"])
+    ("did you mean 'n_embd'?", 'known are n_embd, n_layer')
+    """
+    by_lower = {entry.lower(): entry for entry in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return f"did you mean '{by_lower[near[0]]}'?" if near else f"known are {', '.join(by_lower.values())}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from expertp.errors import InputError
+from expertp.errors import InputError, did_you_mean
 from expertp.rules import (
     CONSTANT_FAMILIES,
     DEPTH,
@@ -159,7 +159,7 @@ def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, s
         family, _, what = name.rpartition("_")
         groups = CONSTANT_FAMILIES.get(family, ())
         if what not in ("lr", "init") or not groups or (what == "init" and EXPERTP.rows[groups[0]].init is None):
-            raise InputError(f"hps.constants.{name}: unknown constant; known are {', '.join(constant_names())}")
+            raise InputError(f"hps.constants.{name}: unknown constant; {did_you_mean(name, constant_names())}")
         if not (factor > 0 and math.isfinite(factor)):
             raise InputError(f"hps.constants.{name}: must be positive and finite, not {factor:g}")
         for group in groups:

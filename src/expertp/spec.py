@@ -258,6 +258,11 @@ class RunSpec(Spec):
             raise ValueError(
                 f"train.batch_tokens={train.batch_tokens} is not a multiple of model.context={context}; set {near}"
             )
+        if train.eval_every and train.eval_tokens < context:
+            raise ValueError(
+                f"train.eval_tokens={train.eval_tokens} is less than one sequence; set {context} or more, "
+                "or train.eval_every=0"
+            )
         if train.micro_batch and self.sequences % train.micro_batch:
             raise ValueError(
                 f"train.micro_batch={train.micro_batch} does not divide the batch of {self.sequences} sequences; "

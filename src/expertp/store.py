@@ -36,7 +36,8 @@ from expertp.spec import RunSpec
 
 FORMAT = 1
 # Square experts (alpha_ffn = 1) transpose undetectably, so the layout is written beside the weights.
-WEIGHTS_METADATA = {"format": "pt", "expertp": "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"}
+# One entry only: safetensors writes several in any order, and equal checkpoints would have unequal bytes.
+WEIGHTS_METADATA = {"layout": "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"}
 TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
 # What may lie in a run's directory before run.json does: a crash came first.
 MAY_PRECEDE = {"tokenizer.json", *(temporary_name(Path(name)).name for name in ("tokenizer.json", "run.json"))}
@@ -109,12 +110,15 @@ class RunDirectory:
     def resume(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and go back to it: whatever is later is removed.
 
-        A damaged checkpoint is passed over with a warning. Without any, the run is back at its start.
+        A damaged checkpoint is passed over with a warning. A run that has not saved any is back at its start; when all
+        are damaged, it is the user who must decide to start over.
         """
+        folders = self._checkpoint_folders()
         checkpoint = self._newest(self._load_checkpoint)
-        step = checkpoint.step if checkpoint else -1
-        for folder in self._checkpoint_folders():
-            if _step_of(folder) > step:
+        if folders and checkpoint is None:
+            raise InputError(f"{self.path}: no checkpoint is whole; restore one, or remove the directory to start over")
+        for folder in folders:
+            if checkpoint and _step_of(folder) > checkpoint.step:
                 shutil.rmtree(folder)
         with self.metrics_path.open("ab") as file:
             file.truncate(checkpoint.metrics_bytes if checkpoint else 0)
@@ -155,6 +159,7 @@ class RunDirectory:
         tensors = dict(zip(TENSOR_FILES, (checkpoint.weights, checkpoint.optimizer), strict=True))
         for name, values in tensors.items():
             save_file(dict(values), folder / name, metadata=WEIGHTS_METADATA)
+            (folder / name).chmod(folder.stat().st_mode & 0o666)  # safetensors makes it for the owner alone
             sync(folder / name)
         state = {
             "format": FORMAT,

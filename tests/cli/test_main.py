@@ -107,8 +107,8 @@ def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     [
         ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
         ("trian", "unknown verb 'trian'; did you mean 'train'?"),
-        ("xyzzy", "unknown verb 'xyzzy'; the verbs are plan, init, prepare"),
-        ("--json", "unknown verb '--json'; the verbs are plan"),
+        ("xyzzy", "unknown verb 'xyzzy'; known are plan, init, prepare"),
+        ("--json", "unknown verb '--json'; known are plan"),
         ("main", "unknown verb 'main'; "),
     ],
 )
@@ -129,9 +129,13 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     ("error", "code", "line"),
     [
         (InputError("two\nlines"), 2, "expertp: two lines\n"),
-        (PermissionError(13, "Permission denied", "secret"), 2, "expertp: secret: Permission denied\n"),
-        (OSError("disk on fire"), 2, "expertp: disk on fire\n"),
-        (KeyboardInterrupt(), 130, "expertp: interrupted\n"),
+        (
+            PermissionError(13, "Permission denied", "secret"),
+            2,
+            "expertp: secret: Permission denied; choose another path or change its permissions\n",
+        ),
+        (OSError("disk on fire"), 2, "expertp: disk on fire; check the path\n"),
+        (KeyboardInterrupt(), 130, "expertp: interrupted; the same command goes on\n"),
     ],
 )
 def test_what_goes_wrong_becomes_a_code_and_one_line(

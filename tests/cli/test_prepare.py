@@ -30,7 +30,8 @@ def test_summary_tells_what_is_there_and_what_to_do_next(texts: Path, capsys: py
     assert list(lines) == ["tokenizer", "train", "val", "left", "speed", "directory", "next"]
     assert lines["tokenizer"] == "bytes, 257 ids, stored as uint16"
     assert lines["train"] == f"{dataset.train.tokens:,} tokens, 11 documents, 1 shard"
-    assert lines["val"] == f"{dataset.val.tokens:,} tokens, 1 document, 1 shard"
+    share = dataset.val.tokens / (dataset.train.tokens + dataset.val.tokens)
+    assert lines["val"] == f"{dataset.val.tokens:,} tokens, 1 document, 1 shard ({share:.1%} of all)"
     assert lines["left"] == "out   1 empty document"
     assert lines["speed"].startswith(f"{dataset.train.tokens + dataset.val.tokens:,} tokens in ")
     assert lines["speed"].endswith(" tokens/s")

@@ -392,3 +392,15 @@ def test_novels_split_by_whole_documents(shared_text: Callable[[str], Path], tmp
     share = manifest.val.tokens / (manifest.train.tokens + manifest.val.tokens)
     assert 0.07 < share < 0.13
     assert open_dataset(tmp_path / "out").content_hash == manifest.content_hash
+
+
+def test_a_finished_directory_that_lost_a_shard_is_not_called_finished(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.txt").write_text("to be or not to be " * 20)
+    options = PrepareOptions(tokenizer="bytes", val_fraction=0.3)
+    prepare(str(folder), tmp_path / "out", options)
+    (tmp_path / "out" / "train_00000.bin").unlink()
+    with pytest.raises(InputError, match=r"train_00000\.bin"):
+        prepare(str(folder), tmp_path / "out", options)

@@ -5,7 +5,7 @@ import torch. It has a docstring (the help text), `EXAMPLES`, `add_arguments(par
 """
 
 import argparse
-import difflib
+import errno
 import importlib
 import os
 import sys
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from expertp.errors import InputError, RunError
+from expertp.errors import InputError, RunError, did_you_mean
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TERMINATED = 0, 1, 2, 143
 
@@ -24,6 +24,14 @@ VERBS = {
     "train": "train one model from a run file; run it again to resume",
     "generate": "stream text from a trained run",
     "doctor": "what this machine has, and what of it expertp will use",
+}
+
+OS_HINTS = {
+    errno.EEXIST: "a file is there and a directory is needed; choose another path",
+    errno.ENOTDIR: "part of the path is a file; choose another path",
+    errno.EACCES: "choose another path or change its permissions",
+    errno.EROFS: "nothing can be written there; choose another path",
+    errno.ENOSPC: "make room and run the same command again",
 }
 
 USAGE = """\
@@ -46,6 +54,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would have printed under a usage text."""
+        # parse_intermixed_args counts optional overrides among what is required.
+        message = message.replace(", KEY=VALUE", "")
         raise InputError(f"{message} (see '{self.prog} --help')")
 
 
@@ -81,9 +91,7 @@ def dispatch(argv: Sequence[str]) -> int:
         print(f"expertp {version('expertp')}")
         return EXIT_OK
     if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"the verbs are {', '.join(VERBS)}"
-        raise InputError(f"unknown verb '{verb}'; {hint}")
+        raise InputError(f"unknown verb '{verb}'; {did_you_mean(verb, VERBS)}")
     # Intermixed: overrides may stand before, between and after flags.
     args = build_parser(verb).parse_intermixed_args(rest)
     code: int = args.run(args)
@@ -110,10 +118,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"expertp: {where}{error.strerror or error}", file=sys.stderr)
+        hint = OS_HINTS.get(error.errno or 0, "check the path")
+        print(f"expertp: {where}{error.strerror or error}; {hint}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        print("expertp: interrupted", file=sys.stderr)
+        print("expertp: interrupted; the same command goes on", file=sys.stderr)
         return 130
 
 

@@ -7,11 +7,12 @@ the target, `hps.KEY=VALUE` the base's hyperparameters; hps.lr is linear, not lo
 import argparse
 import json
 import sys
+from fractions import Fraction
 
 from expertp.cli.text import columns, describe, describe_multipliers
 from expertp.config import load_base, load_target, split_overrides
 from expertp.plan import Group, Plan, plan
-from expertp.rules import EXPERTP, RULE_SETS
+from expertp.rules import EXPERTP, PAPER_CONSTANTS, RULE_SETS
 from expertp.spec import BaseHPs
 
 EXAMPLES = """\
@@ -55,7 +56,12 @@ def run(args: argparse.Namespace) -> int:
 def print_plan(planned: Plan) -> None:
     """Print a plan for people: sizes, one row per group, forward multipliers."""
     base, target, hps = planned.base, planned.target, planned.hps
-    print(f"rules {hps.rules}, eps {hps.eps_rule}, residual {hps.residual}, decay {hps.decay}")
+    print(f"rules   {hps.rules}, eps {hps.eps_rule}, residual {hps.residual}, decay {hps.decay}")
+    print(
+        f"hps     lr {hps.lr:g}, init_std {hps.init_std:g}, adam_eps {hps.adam_eps:g}, "
+        f"weight_decay {hps.weight_decay:g}, bias_lr {hps.bias_lr:g}, gamma {hps.gamma:g}"
+    )
+    print(f"consts  {_constants(hps)}")
     for label, model in (("base  ", base), ("target", target)):
         print(f"{label}  {describe(model)}")
     print(describe_multipliers(planned.multipliers), end="\n\n")
@@ -69,12 +75,13 @@ def print_plan(planned: Plan) -> None:
             "weight decay",
             "Adam eps",
             "against base: init, lr, wd, eps",
-            "in the paper",
+            "init, lr in the paper",
         )
     ]
     for name, group in planned.groups.items():
         if group.lr is not None:
             cells = [_number(value) for value in _settings(group)]
+            cells[-1] += _eps_mark(name, hps)
             rows.append((name, *cells, _factors(group, at_base.groups[name]), _where(name, hps)))
     print(columns(rows), end="\n\n")
 
@@ -85,6 +92,8 @@ def print_plan(planned: Plan) -> None:
         f"attention scores q.k x {forward.attention_scale:.4g}{moe}"
     )
     bias = "; the expert bias is not an Adam parameter" if target.ffn == "moe" else ""
+    if any("*" in cell for row in rows for cell in row):
+        print("* hps.eps_rule=paper gives the eps that the paper prints")
     print(f"norms start at gain 1, bias 0{bias}")
 
 
@@ -92,6 +101,21 @@ def _where(group: str, hps: BaseHPs) -> str:
     """Say where the paper has a rule; other rule sets have rules of their own."""
     row, papers = RULE_SETS[hps.rules].rows[group], EXPERTP.rows[group]
     return papers.where if row == papers else ""
+
+
+def _eps_mark(group: str, hps: BaseHPs) -> str:
+    """Mark an eps that follows another rule than the paper prints."""
+    row = RULE_SETS[hps.rules].rows[group]
+    return "*" if row.adam_eps(hps.eps_rule) != row.eps_paper else ""
+
+
+def _constants(hps: BaseHPs) -> str:
+    """List the constant multipliers, which are in the table's values and not in its factors."""
+    named = PAPER_CONSTANTS if hps.constants == "paper" else hps.constants
+    if isinstance(named, str):
+        return named
+    preset = "of the paper: " if hps.constants == "paper" else ""
+    return preset + ", ".join(f"{name} {Fraction(value).limit_denominator(10**6)}" for name, value in named.items())
 
 
 def _settings(group: Group) -> tuple[float | None, ...]:

@@ -119,7 +119,9 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
     lines = [f"{'tokenizer':<10} {tokenizer.name}, {tokenizer.vocab_size:,} ids, stored as {manifest.dtype}"]
     for name, split in (("train", manifest.train), ("val", manifest.val)):
         counts = ((split.tokens, "token"), (split.documents, "document"), (len(split.shards), "shard"))
-        lines.append(f"{name:<10} {', '.join(f'{n:,} {what}' + 's' * (n != 1) for n, what in counts)}")
+        share = f" ({split.tokens / (manifest.train.tokens + manifest.val.tokens):.1%} of all)"
+        words = ", ".join(f"{n:,} {what}" + "s" * (n != 1) for n, what in counts)
+        lines.append(f"{name:<10} {words}{share if name == 'val' else ''}")
     if manifest.empty_documents:
         lines.append(
             f"{'left out':<10} {manifest.empty_documents:,} empty document" + "s" * (manifest.empty_documents != 1)
@@ -128,5 +130,8 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
         lines.append(f"{'speed':<10} {clock}")
     lines.append(f"{'directory':<10} {out}")
     vocab_size = padded_vocab_size(tokenizer.vocab_size)
-    lines.append(f"{'next':<10} expertp train RUN.yaml --out OUT train.data={out} model.vocab_size={vocab_size}")
+    no_eval = "" if manifest.val.tokens else " train.eval_every=0"
+    lines.append(
+        f"{'next':<10} expertp train RUN.yaml --out OUT train.data={out} model.vocab_size={vocab_size}{no_eval}"
+    )
     return "\n".join(lines)

@@ -34,7 +34,7 @@ class Reporter:
         if sys.stderr.isatty() if terminal is None else terminal:
             self._bar = Progress(
                 TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=16),
                 TaskProgressColumn(),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[detail]}"),

@@ -1,8 +1,10 @@
 """Train one model from a run file, showing progress; run the same command again to resume.
 
 The run file has the sections model:, hps:, train: and, unless the model is its own base, base:. Overrides
-model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change it. SIGTERM and Ctrl-C finish the step, save
-and stop (exit codes 143 and 130; a second one stops at once); a diverged run exits with 1.
+model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change it.
+
+SIGTERM and Ctrl-C finish the step, save and stop (exit codes 143 and 130; a second one stops at once); a diverged run
+exits with 1. The imbalance shown is the largest |Load - kappa|: how far an expert's share of tokens is from even.
 """
 
 import argparse
@@ -70,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{word}: {result.step} steps in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}")
         print(f"next: expertp generate {args.out} --prompt 'Once'")
     elif result.status == "diverged":
-        print(f"diverged at step {result.step}: the loss is not finite or above the bound; lower hps.lr")
+        loss = "a loss that is not finite" if result.train_loss is None else f"loss {result.train_loss:.4g}"
+        print(f"diverged at step {result.step} with {loss}; lower hps.lr, or see train.diverge_above")
     else:
         print(f"stopped and saved at step {result.step} of {result.steps}; run the same command to go on")
     if result.status == "stopped":
@@ -110,8 +113,8 @@ class _Progress:
     def log(self, metrics: "StepMetrics") -> None:
         """Show one step."""
         deviation = max(metrics.max_load_deviation, default=0.0)
-        speed = f"{count(metrics.tokens_per_second)} tokens/s"
-        text = f"step {metrics.step} loss {metrics.loss:.3f} max|load-kappa| {deviation:.3f} {speed}"
+        speed = f"{count(metrics.tokens_per_second)} tok/s"
+        text = f"step {metrics.step} loss {metrics.loss:.3f} imbalance {deviation:.3f} {speed}"
         self._reporter.update(metrics.step, text)
         if metrics.val_loss is not None:
             self._reporter.line(f"{text}, validation loss {metrics.val_loss:.4f}")

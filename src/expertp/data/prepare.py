@@ -24,6 +24,7 @@ from expertp.data.manifest import (
     read_record,
     write_record,
 )
+from expertp.data.shards import open_dataset
 from expertp.data.sources import Corpus, Document, find_corpus, read_documents
 from expertp.data.tokenizers import (
     BPE_FILE,
@@ -148,6 +149,7 @@ def _finished(out: Path, corpus: Corpus, options: PrepareOptions) -> Manifest | 
         return None
     manifest = read_record(out / MANIFEST_FILE, Manifest)
     _check_same(out, manifest, corpus, options)
+    open_dataset(out)  # refuses a directory that lost or damaged a shard since
     (out / PROGRESS_FILE).unlink(missing_ok=True)
     return manifest
 
