@@ -266,6 +266,7 @@ def _split_hub_name(source: str) -> tuple[str, str | None]:
 
 def _read_hub(corpus: Corpus) -> Iterator[Document]:
     name, config = _split_hub_name(corpus.source)
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its retries say nothing that the error at the end does not
     try:
         import datasets
     except ImportError:
