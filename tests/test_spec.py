@@ -210,4 +210,4 @@ def test_a_batch_is_counted_in_sequences() -> None:
 
 def test_specs_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        ModelSpec(**SMALL).n_embd = 256  # type: ignore[misc]
+        ModelSpec(**SMALL).n_embd = 256

@@ -63,7 +63,14 @@ def test_two_runs_are_the_same_to_the_bit(data, tmp_path):
 
 @pytest.mark.parametrize(
     ("dtype", "backend"),
-    [("float32", "loop"), ("float32", "grouped"), ("bfloat16", "loop"), ("bfloat16", "grouped"), ("float64", "loop")],
+    [
+        ("float32", "fused"),
+        ("float32", "loop"),
+        ("float32", "grouped"),
+        ("bfloat16", "fused"),
+        ("bfloat16", "grouped"),
+        ("float64", "fused"),
+    ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(data, tmp_path, dtype, backend):
     balance = "sign" if backend == "grouped" else "proportional"

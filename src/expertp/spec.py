@@ -18,7 +18,7 @@ EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]
 Dtype = Literal["float32", "bfloat16", "float64"]
-ExpertBackend = Literal["auto", "loop", "grouped"]
+ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
 
 
 def _number(value: object) -> object:

@@ -117,7 +117,7 @@ BAD = {
     "schedule": (["train.schedule=wsd"], "decay_steps belongs to schedule=wsd"),
     "choice": (["train.schedule=cosin"], "train.schedule: input should be 'constant', 'cosine' or 'wsd', not 'cosin'"),
     "cuda": (["train.device=cuda"], "torch sees no CUDA device; set train.device=cpu"),
-    "backend": (["train.expert_backend=grouped", "train.dtype=float64"], "so set train.expert_backend=loop"),
+    "backend": (["train.expert_backend=grouped", "train.dtype=float64"], "so set train.expert_backend=fused"),
     "tau": (["hps.decay=tau", "hps.weight_decay=0.1"], "give hps.tuned_steps"),
 }
 

@@ -231,7 +231,7 @@ def test_other_options_on_the_same_directory(
         stopped(corpus, out)
     before = files_of(out)
     with pytest.raises(InputError, match=message):
-        prepare(str(corpus), out, replace(OPTIONS, **change))  # type: ignore[arg-type]
+        prepare(str(corpus), out, replace(OPTIONS, **change))
     assert files_of(out) == before
 
 
@@ -293,7 +293,7 @@ def test_two_at_once_are_refused(corpus: Path, tmp_path: Path) -> None:
 )
 def test_bad_options(corpus: Path, tmp_path: Path, change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        prepare(str(corpus), tmp_path / "out", replace(OPTIONS, **change))  # type: ignore[arg-type]
+        prepare(str(corpus), tmp_path / "out", replace(OPTIONS, **change))
     assert not (tmp_path / "out").exists()
 
 

@@ -30,7 +30,7 @@ def write_headered(path: Path, ids: list[int], magic: int = 20240520, version: i
     path.write_bytes(header.tobytes() + np.array(ids, dtype=dtype).tobytes())
 
 
-def contents(shards) -> list[list[int]]:  # type: ignore[no-untyped-def]
+def contents(shards) -> list[list[int]]:
     return [shards.ids(i).tolist() for i in range(len(shards.files))]
 
 
@@ -54,7 +54,7 @@ def test_our_own_format(prepared: Path) -> None:
         (lambda file: file.write_bytes(file.read_bytes()[::-1]), r"train_00001.bin: its SHA-256 is not"),
     ],
 )
-def test_corrupt_shards(prepared: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_corrupt_shards(prepared: Path, damage, message: str) -> None:
     damage(prepared / "train_00001.bin")
     with pytest.raises(InputError, match=f"corrupt shard .*{message}"):
         open_dataset(prepared)

@@ -59,7 +59,7 @@ def test_gpt2_equals_a_second_implementation(text: str) -> None:
     assert load_gpt2().encode(text) == second_gpt2().encode(text).ids
 
 
-def second_gpt2():  # type: ignore[no-untyped-def]
+def second_gpt2():
     from tokenizers import Tokenizer as OtherTokenizer
     from tokenizers import models, pre_tokenizers
 
@@ -129,7 +129,7 @@ def test_bpe_training_is_deterministic_across_processes(tmp_path: Path) -> None:
 def test_bpe_stops_at_the_sample_and_survives_endless_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("expertp.data.tokenizers.BPE_SAMPLE_CHARACTERS", 1000)
 
-    def texts():  # type: ignore[no-untyped-def]
+    def texts():
         yield "ab" * 400 + " "
         yield "cd" * 400
         raise AssertionError("read beyond the sample")

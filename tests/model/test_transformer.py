@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from expertp.model import MoETransformer, group_of
+from expertp.model.experts import BACKENDS
 from expertp.optim import init_parameters
 from expertp.plan import Forward, plan
 from expertp.spec import BaseHPs, ModelSpec
@@ -108,7 +109,7 @@ def test_forward_multipliers_act_where_the_plan_says():
     torch.testing.assert_close(logits(attention_scale=3 / 8), model.logits(model.hidden(tokens).h_BSN))
 
 
-@pytest.mark.parametrize("backend", ["loop", "grouped"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("gate", ["sigmoid", "softmax"])
 def test_activation_checkpointing_changes_neither_gradients_nor_loads(backend, gate):
     model_spec = spec(gate=gate)

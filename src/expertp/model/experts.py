@@ -2,7 +2,7 @@
 
 Weights are stacked: `up` is [experts, in, hidden] and `down` [experts, hidden, out]; with alpha_ffn = 1 both are
 square, so only this order tells them apart. A backend is a function with the signature of `loop_experts`; all of
-them compute the same sum, which the tests check.
+them compute the same sum, which the tests check: `fused` is the fast one on CPU, the others are its oracles.
 
 Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, R = T K visits.
 """
@@ -12,30 +12,25 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from expertp.errors import InputError
+from expertp.model.fused import fused_experts
 from expertp.model.router import Routing
 from expertp.spec import Dtype, ExpertBackend, ModelSpec
 
-BackendName = Literal["loop", "grouped"]
-ExpertFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+BackendName = Literal["fused", "loop", "grouped"]
+ExpertFunction = Callable[[Tensor, Routing, Tensor, Tensor], Tensor]
 
 
 def loop_experts(
-    x_TN: Float[Tensor, "T N"],
-    expert_TK: Int[Tensor, "T K"],
-    gate_TK: Float[Tensor, "T K"],
-    load_E: Int[Tensor, "E"],
-    up_ENH: Float[Tensor, "E N H"],
-    down_EHN: Float[Tensor, "E H N"],
+    x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
     """Visit one expert after another; any floating type, so it serves gradcheck in float64."""
-    visit_R = expert_TK.flatten().argsort(stable=True)
-    token_R = visit_R // expert_TK.shape[1]
-    gate_R = gate_TK.flatten()[visit_R]
-    loads = load_E.tolist()
+    visit_R, token_R = routing.sorted_visits()
+    gate_R = routing.gate_TK.flatten()[visit_R]
+    loads = routing.load_E.tolist()
     out_TN = torch.zeros_like(x_TN)
     # unbind and split, not indexing: their backward passes put the pieces together once.
     pieces = zip(token_R.split(loads), gate_R.split(loads), up_ENH.unbind(), down_EHN.unbind(), strict=True)
@@ -46,12 +41,7 @@ def loop_experts(
 
 
 def grouped_experts(
-    x_TN: Float[Tensor, "T N"],
-    expert_TK: Int[Tensor, "T K"],
-    gate_TK: Float[Tensor, "T K"],
-    load_E: Int[Tensor, "E"],
-    up_ENH: Float[Tensor, "E N H"],
-    down_EHN: Float[Tensor, "E H N"],
+    x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
     """Sort visits by expert and multiply all experts in one grouped matrix product each way.
 
@@ -59,33 +49,37 @@ def grouped_experts(
     """
     device = x_TN.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
-    visit_R = expert_TK.flatten().argsort(stable=True)
-    end_E = load_E.cumsum(0).to(torch.int32)
-    x_RN = x_TN.to(dtype)[visit_R // expert_TK.shape[1]]
-    hidden_RH = F.gelu(F.grouped_mm(x_RN, up_ENH.to(dtype), offs=end_E))
+    visit_R, token_R = routing.sorted_visits()
+    end_E = routing.load_E.cumsum(0).to(torch.int32)
+    hidden_RH = F.gelu(F.grouped_mm(x_TN.to(dtype)[token_R], up_ENH.to(dtype), offs=end_E))
     y_RN = F.grouped_mm(hidden_RH, down_EHN.to(dtype), offs=end_E)
     # Undo the sort and sum each token's K rows in a fixed order: no scatter, so the sum is deterministic.
     place_R = torch.empty_like(visit_R).scatter_(0, visit_R, torch.arange(len(visit_R), device=visit_R.device))
-    y_TKN = y_RN[place_R].view(*expert_TK.shape, -1)
+    gate_TK = routing.gate_TK
+    y_TKN = y_RN[place_R].view(*gate_TK.shape, -1)
     return (y_TKN.to(gate_TK.dtype) * gate_TK[..., None]).sum(1).to(x_TN.dtype)
 
 
-BACKENDS: Mapping[BackendName, ExpertFunction] = {"loop": loop_experts, "grouped": grouped_experts}
+BACKENDS: Mapping[BackendName, ExpertFunction] = {
+    "fused": fused_experts,
+    "loop": loop_experts,
+    "grouped": grouped_experts,
+}
 
 
 def choose_backend(wanted: ExpertBackend, device: str, model: ModelSpec, dtype: Dtype) -> BackendName:
-    """Resolve `auto`: grouped on CUDA where it can be (untested: no such device was at hand), loop elsewhere.
+    """Resolve `auto`: grouped on CUDA where it can be (untested: no such device was at hand), fused elsewhere.
 
     `F.grouped_mm` wants rows that are multiples of 16 bytes, and has no float64.
     """
     row = {"float32": 4, "bfloat16": 8, "float64": 0}[dtype]
     grouped_can = row > 0 and model.n_embd % row == 0 and model.n_hid % row == 0
     if wanted == "auto":
-        return "grouped" if device == "cuda" and grouped_can else "loop"
+        return "grouped" if device == "cuda" and grouped_can else "fused"
     if wanted == "grouped" and not grouped_can:
         raise InputError(
             f"train.expert_backend=grouped cannot do dtype={dtype} with n_embd={model.n_embd} and {model.n_hid} hidden "
-            "units; it needs float32 (multiples of 4) or bfloat16 (multiples of 8), so set train.expert_backend=loop"
+            "units; it needs float32 (multiples of 4) or bfloat16 (multiples of 8), so set train.expert_backend=fused"
         )
     return wanted
 
@@ -101,5 +95,4 @@ class Experts(nn.Module):
 
     def forward(self, x_TN: Float[Tensor, "T N"], routing: Routing) -> Float[Tensor, "T N"]:
         """Return the gated sum over each token's experts, without the factor 1/n_act."""
-        function = BACKENDS[self.backend]
-        return function(x_TN, routing.expert_TK, routing.gate_TK, routing.load_E, self.up, self.down)
+        return BACKENDS[self.backend](x_TN, routing, self.up, self.down)

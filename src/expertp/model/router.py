@@ -29,6 +29,11 @@ class Routing(NamedTuple):
     load_E: Int[Tensor, "E"]
     auxiliary: Float[Tensor, ""]
 
+    def sorted_visits(self) -> tuple[Int[Tensor, "R"], Int[Tensor, "R"]]:
+        """Return the R = T K visits ordered by expert and then token: their places in `expert_TK`, and their tokens."""
+        visit_R = self.expert_TK.flatten().argsort(stable=True)
+        return visit_R, visit_R // self.expert_TK.shape[1]
+
 
 class Router(nn.Module):
     """Gates and selection of one MoE layer.

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from expertp.model.attention import Attention
 from expertp.model.experts import BackendName, Experts
+from expertp.model.loss import linear_cross_entropy
 from expertp.model.router import Router
 from expertp.plan import Forward
 from expertp.spec import ModelSpec
@@ -173,17 +174,20 @@ class MoETransformer(nn.Module):
             auxiliary = auxiliary + out.auxiliary
         return Hidden(h_BSN, torch.stack(loads), auxiliary)
 
-    def logits(self, h_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S V"]:
-        """Unembed: the one path to logits, in training and in generation."""
+    def unembedding(self, h_BSN: Float[Tensor, "B S N"]) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "V N"]]:
+        """Return the two factors of the logits: the one path to them, in training and in generation."""
         weight_VN = self.token.weight if self.head is None else self.head.weight
-        return F.linear(self.final_norm(h_BSN) * self.multipliers.logits, weight_VN)
+        return self.final_norm(h_BSN) * self.multipliers.logits, weight_VN
+
+    def logits(self, h_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S V"]:
+        """Unembed some positions."""
+        return F.linear(*self.unembedding(h_BSN))
 
     def forward(self, tokens_BS: Int[Tensor, "B S"], targets_BS: Int[Tensor, "B S"]) -> Loss:
         """Return the mean next-token cross-entropy of a batch."""
         hidden = self.hidden(tokens_BS)
-        logits_BSV = self.logits(hidden.h_BSN)
-        wide = torch.promote_types(logits_BSV.dtype, torch.float32)
-        loss = F.cross_entropy(logits_BSV.flatten(0, 1).to(wide), targets_BS.flatten())
+        h_BSN, weight_VN = self.unembedding(hidden.h_BSN)
+        loss = linear_cross_entropy(h_BSN.flatten(0, 1), weight_VN, targets_BS.flatten())
         return Loss(loss, hidden.load_LE, hidden.auxiliary)
 
     def shift_biases(self, change_LE: Float[Tensor, "L E"]) -> None:

@@ -1,0 +1,111 @@
+"""The fused expert backend: one hand-written forward and backward that never holds a row per visit and channel.
+
+    h_e = W_up,e^T x_e,   y_t = sum_e g W_down,e gelu(h_e)
+
+Each expert's tokens are gathered into one buffer that all experts share, the gate acts on the hidden activation (where
+rows are short), and results are added straight into the output. Only the pre-activations h are kept for the backward
+pass; activations and gathered rows are made again. Experts come one after another, so sums have one order.
+
+Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, R = T K visits, n visits of one
+expert.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from expertp.model.router import Routing
+
+_gelu = torch.ops.aten.gelu.out
+_gelu_backward = torch.ops.aten.gelu_backward.grad_input
+
+
+def _fused_experts(
+    x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
+) -> Float[Tensor, "T N"]:
+    """Sum over each token's experts, in the compute type of autocast or else of `x`; sums are float32 at least."""
+    device = x_TN.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
+    visit_R, token_R = routing.sorted_visits()
+    gate_R = routing.gate_TK.flatten()[visit_R]
+    with torch.autocast(device, enabled=False):
+        return _apply(x_TN, gate_R, up_ENH, down_EHN, token_R, routing.load_E.tolist(), dtype)
+
+
+# Loads decide shapes, so a compiler has nothing to gain here: a compiled block calls this function as it is.
+fused_experts: Callable[[Tensor, Routing, Tensor, Tensor], Tensor] = torch.compiler.disable(_fused_experts)
+
+
+class _FusedExperts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_TN: Tensor,
+        gate_R: Tensor,
+        up_ENH: Tensor,
+        down_EHN: Tensor,
+        token_R: Tensor,
+        loads: Sequence[int],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        ctx.dtypes, ctx.loads = (x_TN.dtype, up_ENH.dtype, down_EHN.dtype), loads
+        x_TN, up_ENH, down_EHN = (tensor.to(dtype) for tensor in (x_TN, up_ENH, down_EHN))
+        H, N = down_EHN.shape[1:]
+        pre_RH = x_TN.new_empty(len(token_R), H)
+        row_nN, act_nH = (x_TN.new_empty(max(loads), width) for width in (N, H))
+        out_TN = x_TN.new_zeros(x_TN.shape, dtype=torch.promote_types(dtype, torch.float32))
+        pieces = zip(*(t.split(loads) for t in (token_R, gate_R[:, None], pre_RH)), up_ENH, down_EHN, strict=True)
+        for token, gate, pre, up, down in pieces:
+            if (n := len(token)) == 0:
+                continue
+            row, act = row_nN[:n], act_nH[:n]
+            torch.index_select(x_TN, 0, token, out=row)
+            torch.mm(row, up, out=pre)
+            _gelu(pre, out=act).mul_(gate)
+            torch.mm(act, down, out=row)
+            out_TN.index_add_(0, token, row.to(out_TN.dtype))
+        ctx.save_for_backward(x_TN, gate_R, up_ENH, down_EHN, token_R, pre_RH)
+        return out_TN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout_TN: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, gate, up and down.
+
+        With a = gelu(h):  dg = (dy W_down^T) . a,   dh = g gelu'(h) (dy W_down^T),
+        dW_down = (g a)^T dy,   dW_up = x^T dh,   dx = sum_e dh W_up^T
+        """
+        x_TN, gate_R, up_ENH, down_EHN, token_R, pre_RH = ctx.saved_tensors
+        dout_TN = dout_TN.to(x_TN.dtype)
+        H, N = down_EHN.shape[1:]
+        row_nN, act_nH, dact_nH, dpre_nH = (x_TN.new_empty(max(ctx.loads), width) for width in (N, H, H, H))
+        dx_TN = torch.zeros_like(x_TN, dtype=torch.promote_types(x_TN.dtype, torch.float32))
+        dgate_R = torch.empty_like(gate_R)
+        dup_ENH, ddown_EHN = torch.empty_like(up_ENH), torch.empty_like(down_EHN)
+        by_visit = (tensor.split(ctx.loads) for tensor in (token_R, gate_R[:, None], dgate_R, pre_RH))
+        pieces = zip(*by_visit, up_ENH, down_EHN, dup_ENH, ddown_EHN, strict=True)
+        for token, gate, dgate, pre, up, down, dup, ddown in pieces:
+            if (n := len(token)) == 0:
+                dup.zero_()
+                ddown.zero_()
+                continue
+            row, act, dact, dpre = row_nN[:n], act_nH[:n], dact_nH[:n], dpre_nH[:n]
+            torch.index_select(dout_TN, 0, token, out=row)
+            torch.mm(row, down.T, out=dact)
+            _gelu(pre, out=act)
+            torch.sum(torch.mul(dact, act, out=dpre), 1, dtype=dgate.dtype, out=dgate)
+            torch.mm(act.mul_(gate).T, row, out=ddown)
+            _gelu_backward(dact.mul_(gate), pre, grad_input=dpre)
+            torch.index_select(x_TN, 0, token, out=row)
+            torch.mm(row.T, dpre, out=dup)
+            torch.mm(dpre, up.T, out=row)
+            dx_TN.index_add_(0, token, row.to(dx_TN.dtype))
+        x_type, up_type, down_type = ctx.dtypes
+        return dx_TN.to(x_type), dgate_R, dup_ENH.to(up_type), ddown_EHN.to(down_type), None, None, None
+
+
+_apply: Callable[..., Tensor] = _FusedExperts.apply
