@@ -23,7 +23,7 @@ LAYERS = (
     ("probes",),
     ("store",),
     ("train",),
-    ("generate", "trackers"),
+    ("generate", "trackers", "bench"),
     ("sweep", "executors"),
     ("coordcheck", "tune"),
     ("analysis",),

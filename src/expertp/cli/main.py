@@ -23,6 +23,7 @@ VERBS = {
     "prepare": "turn text, JSONL, Parquet or a Hugging Face dataset into token shards",
     "train": "train one model from a run file; run it again to resume",
     "generate": "stream text from a trained run",
+    "bench": "measure speed side by side: experts, a training step, preparing data",
     "doctor": "what this machine has, and what of it expertp will use",
 }
 

@@ -1,0 +1,60 @@
+"""A whole training step (forward, backward, optimizer, balance), with each expert backend and as a dense twin."""
+
+from collections.abc import Callable
+
+import torch
+
+from expertp.balance import bias_update
+from expertp.bench.experts import Case, Shape, make_case
+from expertp.bench.timing import interleaved
+from expertp.model.experts import BACKENDS, BackendName
+from expertp.model.transformer import MoETransformer
+from expertp.optim import adamw, init_parameters
+from expertp.plan import plan
+from expertp.spec import BaseHPs, ModelSpec
+
+SHAPES = (Shape(16, 4, 1.0), Shape(64, 16, 0.25))
+PEERS = ("loop", "grouped")
+
+
+def compare_steps(
+    shape: Shape,
+    n_embd: int = 256,
+    n_layer: int = 4,
+    context: int = 256,
+    tokens: int = 8192,
+    vocab_size: int = 4096,
+    rounds: int = 3,
+) -> Case:
+    """Time a step of one shape in float32, all backends in turn."""
+    model = ModelSpec(
+        n_embd=n_embd,
+        n_layer=n_layer,
+        n_exp=shape.n_exp,
+        n_act=shape.n_act,
+        alpha_ffn=shape.alpha_ffn,
+        vocab_size=vocab_size,
+        context=context,
+    )
+    contestants: dict[str, Callable[[], object]] = {name: _step(model, name, tokens) for name in BACKENDS}
+    contestants["dense"] = _step(model.dense_twin(), "fused", tokens)
+    return make_case(shape, n_embd, tokens, "float32", interleaved(contestants, rounds, warm_up=1), PEERS)
+
+
+def _step(spec: ModelSpec, backend: BackendName, tokens: int) -> Callable[[], object]:
+    planned = plan(spec, spec, BaseHPs(lr=0.01, constants="paper"))
+    model = MoETransformer(spec, planned.forward, backend)
+    init_parameters(model, planned, seed=0)
+    optimizer = adamw(model, planned)
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randint(0, spec.vocab_size, (tokens // spec.context, spec.context + 1), generator=generator)
+
+    def run() -> None:
+        out = model(batch[:, :-1], batch[:, 1:])
+        out.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if spec.ffn == "moe":
+            model.shift_biases(bias_update(out.load_LE, spec.n_act, 0.1, "proportional"))
+
+    return run

@@ -1,0 +1,59 @@
+"""Interleaved timing: on a shared machine only ratios of neighbours in time mean anything."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the numbers were measured on; `gemm_gflops` is the speed of a large float32 matrix product here and now."""
+
+    processor: str
+    cores: int | None
+    threads: int
+    torch: str
+    gemm_gflops: float
+
+
+def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
+    """Return each contestant's median time in milliseconds; in every round each of them runs once.
+
+    >>> sorted(interleaved({"a": lambda: None, "b": lambda: None}, rounds=1))
+    ['a', 'b']
+    """
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(warm_up + rounds):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            run()
+            if number >= warm_up:
+                times[name].append(1e3 * (time.perf_counter() - started))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def describe_machine() -> Machine:
+    """Look at the machine, and time one large matrix product on it."""
+    size = 1024
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    milliseconds = interleaved({"gemm": lambda: a @ b}, rounds=5)["gemm"]
+    return Machine(
+        processor=_processor(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        gemm_gflops=round(2 * size**3 / milliseconds / 1e6, 1),
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

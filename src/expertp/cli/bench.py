@@ -1,0 +1,82 @@
+"""Measure speed side by side in one run, interleaved, as ratios: experts, a whole training step, or preparing data.
+
+`experts` compares the fused expert backend with a loop, with sort + grouped_mm, with capacity-padded bmm and with a
+dense FFN of the same active shape; `step` does so for a whole training step; `data` compares `expertp prepare` with a
+plain tiktoken loop. vs_dense and vs_best_peer are fused's time over theirs: below 1 is faster.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from expertp.cli.progress import Reporter
+from expertp.cli.text import columns
+from expertp.errors import InputError, did_you_mean
+
+EXAMPLES = """\
+  expertp bench experts
+  expertp bench experts --only "E64A16 alpha 0.25" --dtype bfloat16 --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("what", choices=("experts", "step", "data"), help="what to measure")
+    parser.add_argument("--only", metavar="NAME", help="one case, by its name in the table")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of experts (default: float32)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds to take the median of (default: 5)")
+    parser.add_argument("--source", default="builtin", metavar="SOURCE", help="text for data (default: builtin)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    if args.rounds < 1:
+        raise InputError(f"--rounds {args.rounds} is not positive; give 1 or more")
+
+    from expertp.bench.timing import describe_machine
+
+    todo = _cases(args)
+    if args.only is not None:
+        if args.only not in todo:
+            raise InputError(f"--only '{args.only}': no such case; {did_you_mean(args.only, todo)}")
+        todo = {args.only: todo[args.only]}
+    cases: list[dict[str, Any]] = []
+    with Reporter("bench", total=len(todo)) as reporter:
+        for name, measure in todo.items():
+            reporter.update(len(cases), name)
+            cases.append(asdict(measure()))
+    machine = asdict(describe_machine())
+    if args.json:
+        print(json.dumps({"machine": machine, "cases": cases}, indent=2))
+    else:
+        print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
+        print(columns(_table(cases)))
+    return 0
+
+
+def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
+    from expertp.bench import data, experts, step
+
+    if args.what == "experts":
+        compare = partial(experts.compare_experts, dtype=args.dtype, rounds=args.rounds)
+        return {shape.name: partial(compare, shape) for shape in experts.SHAPES}
+    if args.what == "step":
+        return {shape.name: partial(step.compare_steps, shape, rounds=args.rounds) for shape in step.SHAPES}
+    return {args.source: partial(data.compare_preparing, args.source, args.rounds)}
+
+
+def _table(cases: Sequence[dict[str, Any]]) -> list[list[str]]:
+    ratios = [key for key in cases[0] if key.startswith("vs_")]
+    contestants = list(cases[0]["ms"])
+    header = ["case", *(f"{name} ms" for name in contestants), *ratios]
+    rows = [
+        [case["name"], *(f"{case['ms'][name]:.1f}" for name in contestants), *(f"{case[key]:.2f}" for key in ratios)]
+        for case in cases
+    ]
+    return [header, *rows]

@@ -1,0 +1,93 @@
+"""The benchmarks measure what they say; how fast things are is not tested here, since machines differ."""
+
+import json
+import time
+
+import pytest
+import torch
+
+from expertp.bench.data import compare_preparing
+from expertp.bench.experts import SHAPES, Shape, bmm_experts, compare_experts
+from expertp.bench.step import compare_steps
+from expertp.bench.timing import describe_machine, interleaved
+from expertp.cli.main import main
+from expertp.model.experts import loop_experts
+from expertp.model.router import Routing
+
+SMALL = Shape(4, 2, 0.5)
+
+
+def test_contestants_take_turns_and_the_median_counts():
+    order = []
+    waits = iter([0.0] * 2 + [0.0, 0.02] + [0.0, 0.02] + [0.2, 0.02])
+
+    def contestant(name):
+        def run():
+            order.append(name)
+            time.sleep(next(waits))
+
+        return run
+
+    ms = interleaved({"a": contestant("a"), "b": contestant("b")}, rounds=3, warm_up=1)
+    assert order == ["a", "b"] * 4
+    assert ms["a"] < 10 < ms["b"] < 100, "one slow round must not count"
+
+
+@pytest.mark.parametrize("shape", [SMALL, Shape(8, 1, 1.0)])
+def test_the_padded_peer_computes_the_same_experts(shape):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 16, generator=generator)
+    expert = torch.rand(40, shape.n_exp, generator=generator).topk(shape.n_act).indices
+    load = torch.bincount(expert.flatten(), minlength=shape.n_exp)
+    routing = Routing(expert, torch.rand(40, shape.n_act, generator=generator), load, torch.zeros(()))
+    up, down = (
+        torch.randn(shape.n_exp, 16, 8, generator=generator),
+        torch.randn(shape.n_exp, 8, 16, generator=generator),
+    )
+    torch.testing.assert_close(bmm_experts(x, routing, up, down), loop_experts(x, routing, up, down))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_experts_report_all_contestants_and_true_ratios(dtype):
+    case = compare_experts(SMALL, n_embd=32, tokens=64, dtype=dtype, rounds=1)
+    assert set(case.ms) == {"fused", "loop", "grouped", "bmm", "dense"}
+    assert case.vs_dense == pytest.approx(case.ms["fused"] / case.ms["dense"], rel=0.02)
+    best = min(case.ms[name] for name in ("loop", "grouped", "bmm"))
+    assert case.vs_best_peer == pytest.approx(case.ms["fused"] / best, rel=0.02)
+    assert (case.name, case.dtype) == ("E4A2 alpha 0.5", dtype)
+
+
+def test_steps_report_every_backend():
+    case = compare_steps(SMALL, n_embd=64, n_layer=1, context=16, tokens=64, vocab_size=64, rounds=1)
+    assert set(case.ms) == {"fused", "loop", "grouped", "dense"}
+
+
+def test_data_reports_tokens_per_second(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("to be or not to be " * 300)
+    case = compare_preparing(str(tmp_path), rounds=1)
+    assert case.tokens == 3 * (6 * 300 + 2)
+    assert case.vs_plain == pytest.approx(case.tokens_per_second["prepare"] / case.tokens_per_second["plain"], rel=0.01)
+
+
+def test_the_machine_has_a_speed():
+    assert describe_machine().gemm_gflops > 1
+
+
+def test_the_command_prints_one_object(monkeypatch, capsys):
+    monkeypatch.setattr("expertp.bench.experts.SHAPES", (SMALL, Shape(2, 1, 1.0)))
+    assert main(["bench", "experts", "--only", SMALL.name, "--rounds", "1", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(printed) == {"machine", "cases"}
+    assert [case["name"] for case in printed["cases"]] == [SMALL.name]
+    assert set(printed["cases"][0]) == {
+        "name", "n_embd", "tokens", "dtype", "threads", "ms", "vs_dense", "vs_best_peer",
+    }  # fmt: skip
+
+
+def test_a_case_that_does_not_exist_gets_a_hint(capsys):
+    assert main(["bench", "experts", "--only", "E64A16 alpha 0.2"]) == 2
+    err = capsys.readouterr().err
+    assert err == "expertp: --only 'E64A16 alpha 0.2': no such case; did you mean 'E64A16 alpha 0.25'?\n"
+    assert SHAPES[3].name == "E64A16 alpha 0.25"
+    assert main(["bench", "experts", "--rounds", "0"]) == 2
