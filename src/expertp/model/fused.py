@@ -31,9 +31,8 @@ def _fused_experts(
     device = x_TN.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
     visit_R, token_R = routing.sorted_visits()
-    gate_R = routing.gate_TK.flatten()[visit_R]
     with torch.autocast(device, enabled=False):
-        return _apply(x_TN, gate_R, up_ENH, down_EHN, token_R, routing.load_E.tolist(), dtype)
+        return _apply(x_TN, routing.gate_TK, up_ENH, down_EHN, visit_R, token_R, routing.load_E.tolist(), dtype)
 
 
 # Loads decide shapes, so a compiler has nothing to gain here: a compiled block calls this function as it is.
@@ -45,9 +44,10 @@ class _FusedExperts(torch.autograd.Function):
     def forward(
         ctx: Any,
         x_TN: Tensor,
-        gate_R: Tensor,
+        gate_TK: Tensor,
         up_ENH: Tensor,
         down_EHN: Tensor,
+        visit_R: Tensor,
         token_R: Tensor,
         loads: Sequence[int],
         dtype: torch.dtype,
@@ -55,9 +55,11 @@ class _FusedExperts(torch.autograd.Function):
         ctx.dtypes, ctx.loads = (x_TN.dtype, up_ENH.dtype, down_EHN.dtype), loads
         x_TN, up_ENH, down_EHN = (tensor.to(dtype) for tensor in (x_TN, up_ENH, down_EHN))
         H, N = down_EHN.shape[1:]
+        gate_R = gate_TK.flatten()[visit_R]
         pre_RH = x_TN.new_empty(len(token_R), H)
         row_nN, act_nH = (x_TN.new_empty(max(loads), width) for width in (N, H))
         out_TN = x_TN.new_zeros(x_TN.shape, dtype=torch.promote_types(dtype, torch.float32))
+        wide_nN = _widened(row_nN, out_TN.dtype)
         pieces = zip(*(t.split(loads) for t in (token_R, gate_R[:, None], pre_RH)), up_ENH, down_EHN, strict=True)
         for token, gate, pre, up, down in pieces:
             if (n := len(token)) == 0:
@@ -67,8 +69,8 @@ class _FusedExperts(torch.autograd.Function):
             torch.mm(row, up, out=pre)
             _gelu(pre, out=act).mul_(gate)
             torch.mm(act, down, out=row)
-            out_TN.index_add_(0, token, row.to(out_TN.dtype))
-        ctx.save_for_backward(x_TN, gate_R, up_ENH, down_EHN, token_R, pre_RH)
+            out_TN.index_add_(0, token, wide_nN[:n].copy_(row))
+        ctx.save_for_backward(x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, pre_RH)
         return out_TN
 
     @staticmethod
@@ -79,11 +81,13 @@ class _FusedExperts(torch.autograd.Function):
         With a = gelu(h):  dg = (dy W_down^T) . a,   dh = g gelu'(h) (dy W_down^T),
         dW_down = (g a)^T dy,   dW_up = x^T dh,   dx = sum_e dh W_up^T
         """
-        x_TN, gate_R, up_ENH, down_EHN, token_R, pre_RH = ctx.saved_tensors
+        x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, pre_RH = ctx.saved_tensors
         dout_TN = dout_TN.to(x_TN.dtype)
         H, N = down_EHN.shape[1:]
+        gate_R = gate_TK.flatten()[visit_R]
         row_nN, act_nH, dact_nH, dpre_nH = (x_TN.new_empty(max(ctx.loads), width) for width in (N, H, H, H))
         dx_TN = torch.zeros_like(x_TN, dtype=torch.promote_types(x_TN.dtype, torch.float32))
+        wide_nN = _widened(row_nN, dx_TN.dtype)
         dgate_R = torch.empty_like(gate_R)
         dup_ENH, ddown_EHN = torch.empty_like(up_ENH), torch.empty_like(down_EHN)
         by_visit = (tensor.split(ctx.loads) for tensor in (token_R, gate_R[:, None], dgate_R, pre_RH))
@@ -103,9 +107,16 @@ class _FusedExperts(torch.autograd.Function):
             torch.index_select(x_TN, 0, token, out=row)
             torch.mm(row.T, dpre, out=dup)
             torch.mm(dpre, up.T, out=row)
-            dx_TN.index_add_(0, token, row.to(dx_TN.dtype))
+            dx_TN.index_add_(0, token, wide_nN[:n].copy_(row))
+        dgate_TK = torch.empty_like(gate_TK)
+        dgate_TK.view(-1)[visit_R] = dgate_R
         x_type, up_type, down_type = ctx.dtypes
-        return dx_TN.to(x_type), dgate_R, dup_ENH.to(up_type), ddown_EHN.to(down_type), None, None, None
+        return dx_TN.to(x_type), dgate_TK, dup_ENH.to(up_type), ddown_EHN.to(down_type), *(4 * [None])
+
+
+def _widened(buffer: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a buffer like this one in the type that sums are made in; the very same one where that is its type."""
+    return buffer if buffer.dtype == dtype else torch.empty_like(buffer, dtype=dtype)
 
 
 _apply: Callable[..., Tensor] = _FusedExperts.apply
