@@ -108,7 +108,7 @@ class _FusedExperts(torch.autograd.Function):
             torch.mm(row.T, dpre, out=dup)
             torch.mm(dpre, up.T, out=row)
             dx_TN.index_add_(0, token, wide_nN[:n].copy_(row))
-        dgate_TK = torch.empty_like(gate_TK)
+        dgate_TK = gate_TK.new_empty(gate_TK.shape)
         dgate_TK.view(-1)[visit_R] = dgate_R
         x_type, up_type, down_type = ctx.dtypes
         return dx_TN.to(x_type), dgate_TK, dup_ENH.to(up_type), ddown_EHN.to(down_type), *(4 * [None])
