@@ -27,7 +27,7 @@ _gelu_backward = torch.ops.aten.gelu_backward.grad_input
 def _fused_experts(
     x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
-    """Sum over each token's experts, in the compute type of autocast or else of `x`; sums are float32 at least."""
+    """Sum over each token's experts, computed in the type of autocast or else of `x`; sums are float32 at least."""
     device = x_TN.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
     visit_R, token_R = routing.sorted_visits()
@@ -58,8 +58,7 @@ class _FusedExperts(torch.autograd.Function):
         gate_R = gate_TK.flatten()[visit_R]
         pre_RH = x_TN.new_empty(len(token_R), H)
         row_nN, act_nH = (x_TN.new_empty(max(loads), width) for width in (N, H))
-        out_TN = x_TN.new_zeros(x_TN.shape, dtype=torch.promote_types(dtype, torch.float32))
-        wide_nN = _widened(row_nN, out_TN.dtype)
+        out = _SumOverExperts(x_TN, gate_TK.shape[1], row_nN)
         pieces = zip(*(t.split(loads) for t in (token_R, gate_R[:, None], pre_RH)), up_ENH, down_EHN, strict=True)
         for token, gate, pre, up, down in pieces:
             if (n := len(token)) == 0:
@@ -69,9 +68,9 @@ class _FusedExperts(torch.autograd.Function):
             torch.mm(row, up, out=pre)
             _gelu(pre, out=act).mul_(gate)
             torch.mm(act, down, out=row)
-            out_TN.index_add_(0, token, wide_nN[:n].copy_(row))
+            out.add(token, row)
         ctx.save_for_backward(x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, pre_RH)
-        return out_TN
+        return out.total_TN.to(ctx.dtypes[0])
 
     @staticmethod
     @once_differentiable
@@ -86,8 +85,7 @@ class _FusedExperts(torch.autograd.Function):
         H, N = down_EHN.shape[1:]
         gate_R = gate_TK.flatten()[visit_R]
         row_nN, act_nH, dact_nH, dpre_nH = (x_TN.new_empty(max(ctx.loads), width) for width in (N, H, H, H))
-        dx_TN = torch.zeros_like(x_TN, dtype=torch.promote_types(x_TN.dtype, torch.float32))
-        wide_nN = _widened(row_nN, dx_TN.dtype)
+        dx = _SumOverExperts(x_TN, gate_TK.shape[1], row_nN)
         dgate_R = torch.empty_like(gate_R)
         dup_ENH, ddown_EHN = torch.empty_like(up_ENH), torch.empty_like(down_EHN)
         by_visit = (tensor.split(ctx.loads) for tensor in (token_R, gate_R[:, None], dgate_R, pre_RH))
@@ -107,16 +105,29 @@ class _FusedExperts(torch.autograd.Function):
             torch.index_select(x_TN, 0, token, out=row)
             torch.mm(row.T, dpre, out=dup)
             torch.mm(dpre, up.T, out=row)
-            dx_TN.index_add_(0, token, wide_nN[:n].copy_(row))
+            dx.add(token, row)
         dgate_TK = gate_TK.new_empty(gate_TK.shape)
         dgate_TK.view(-1)[visit_R] = dgate_R
         x_type, up_type, down_type = ctx.dtypes
-        return dx_TN.to(x_type), dgate_TK, dup_ENH.to(up_type), ddown_EHN.to(down_type), *(4 * [None])
+        return dx.total_TN.to(x_type), dgate_TK, dup_ENH.to(up_type), ddown_EHN.to(down_type), *(4 * [None])
 
 
-def _widened(buffer: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a buffer like this one in the type that sums are made in; the very same one where that is its type."""
-    return buffer if buffer.dtype == dtype else torch.empty_like(buffer, dtype=dtype)
+class _SumOverExperts:
+    """A sum of K rows per token, in float32 at least; a single row per token is put in place as it is."""
+
+    def __init__(self, like_TN: Tensor, n_act: int, row_nN: Tensor) -> None:
+        self.is_single = n_act == 1
+        wide = torch.promote_types(like_TN.dtype, torch.float32)
+        self.total_TN = torch.empty_like(like_TN) if self.is_single else torch.zeros_like(like_TN, dtype=wide)
+        self.wide_nN = None if row_nN.dtype == self.total_TN.dtype else torch.empty_like(row_nN, dtype=wide)
+
+    def add(self, token_n: Tensor, row_nN: Tensor) -> None:
+        """Add one expert's rows to its tokens' sums."""
+        if self.is_single:
+            self.total_TN.index_copy_(0, token_n, row_nN)
+        else:
+            wide_nN = row_nN if self.wide_nN is None else self.wide_nN[: len(token_n)].copy_(row_nN)
+            self.total_TN.index_add_(0, token_n, wide_nN)
 
 
 _apply: Callable[..., Tensor] = _FusedExperts.apply
