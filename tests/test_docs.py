@@ -1,10 +1,13 @@
 """Generated blocks of pages are up to date, and say what the code says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from expertp.cli.main import build_parser
 from expertp.docs_tables import BLOCKS, fill_blocks, markdown_table
 from expertp.errors import InputError
 from expertp.rules import RULE_SETS
@@ -75,3 +78,20 @@ def test_an_unknown_block_is_refused() -> None:
 
 def test_a_bar_in_a_cell_does_not_end_the_cell() -> None:
     assert markdown_table(["a"], [["x|y"]]).splitlines()[-1] == r"| x\|y |"
+
+
+def test_the_python_of_the_readme_runs() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) == 1
+    done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Group(init_std=0.008")
+
+
+def test_the_commands_of_the_pages_name_verbs_and_flags_that_exist() -> None:
+    for page in PAGES:
+        for line in re.findall(r"^expertp (\w+)(.*)$", page.read_text(encoding="utf-8"), re.M):
+            verb, rest = line
+            parser = build_parser(verb)
+            flags = {flag for action in parser._actions for flag in action.option_strings}
+            assert set(re.findall(r"(--[\w-]+)", rest.partition("#")[0])) <= flags, f"{page.name}: expertp {verb}{rest}"
