@@ -201,11 +201,9 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
 
 def _override_hint(section: str, sections: Iterable[str]) -> str:
     near = difflib.get_close_matches(section.lower(), list(sections), n=1)
-    return (
-        f"did you mean {near[0]}.KEY=VALUE?"
-        if near and near[0] != section
-        else ("write " + ", ".join(f"{name}.KEY=VALUE" for name in sections))
-    )
+    if near and near[0] != section:
+        return f"did you mean {near[0]}.KEY=VALUE?"
+    return "write " + ", ".join(f"{name}.KEY=VALUE" for name in sections)
 
 
 def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Plan -> torch: init in place, parameter groups for any torch optimizer, schedules as factors on each group's lr."""
+"""Plan -> torch: init in place, parameter groups for torch optimizers, schedules as factors on each group's lr."""
 
 import hashlib
 import math

@@ -246,28 +246,20 @@ def _group(
         return Group(init_std=0.0, lr=hps.bias_lr * row.lr(values))
     eps = row.adam_eps(hps.eps_rule)
     assert eps is not None, f"{name} is an Adam parameter and needs an eps rule"
+    if row.init is None:
+        init_std = 0.0 if row.start == "zero" else None
+    elif name == "router" and math.isinf(hps.gamma):
+        init_std = 0.0
+    else:
+        init_std = hps.init_std * constants.get((name, "init"), 1.0) * row.init(values)
     # Independent decay keeps lr*wd, tau keeps steps*lr*wd: either way wd carries the inverse of lr's factor.
     decay = hps.weight_decay / row.lr(values) / longer if row.decays else 0.0
     return Group(
-        init_std=_init_std(name, row, hps, values, constants),
+        init_std=init_std,
         lr=hps.lr * constants.get((name, "lr"), 1.0) * row.lr(values),
         weight_decay=decay,
         adam_eps=hps.adam_eps * eps(values),
     )
-
-
-def _init_std(
-    name: str,
-    row: Row,
-    hps: BaseHPs,
-    values: Mapping[str, float],
-    constants: Mapping[tuple[str, str], float],
-) -> float | None:
-    if row.init is None:
-        return 0.0 if row.start == "zero" else None
-    if name == "router" and math.isinf(hps.gamma):
-        return 0.0
-    return hps.init_std * constants.get((name, "init"), 1.0) * row.init(values)
 
 
 def _forward(rules: RuleSet, hps: BaseHPs, values: Mapping[str, float], target: ModelSpec) -> Forward:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from expertp.balance import load_deviation
 from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
 from expertp.errors import InputError
 from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device
+from expertp.machine import memory_bytes, processor_name
 from expertp.model.experts import choose_backend
 from expertp.spec import RunSpec
 from expertp.store import Checkpoint, RunDirectory, open_run
@@ -114,11 +114,7 @@ def _open_data(run: RunSpec) -> Dataset:
 def _check_memory(run: RunSpec, device: str) -> None:
     """Refuse a model whose weights, gradients and Adam's two moments alone do not fit."""
     needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
-    there = (
-        torch.cuda.get_device_properties(0).total_memory
-        if device == "cuda"
-        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    )
+    there = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else memory_bytes()
     if needed > there:
         raise InputError(
             f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB and this machine has "
@@ -257,7 +253,7 @@ def _environment(device: str) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor_name(),
         "threads": torch.get_num_threads(),
     }
 

@@ -5,12 +5,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from expertp.bench.timing import interleaved
 from expertp.data import PrepareOptions, open_dataset, prepare
 from expertp.data.sources import find_corpus, read_documents
-from expertp.data.tokenizers import load_gpt2
+from expertp.data.tokenizers import load_gpt2, usable_cores
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def compare_preparing(source: str, rounds: int = 3) -> DataCase:
     return DataCase(
         name=source,
         tokens=tokens,
-        threads=torch.get_num_threads(),
+        threads=usable_cores(),
         ms={name: round(value, 1) for name, value in ms.items()},
         tokens_per_second={name: round(1e3 * tokens / value) for name, value in ms.items()},
         vs_plain=round(ms["plain"] / ms["prepare"], 3),

@@ -1,13 +1,14 @@
 """Interleaved timing: on a shared machine only ratios of neighbours in time mean anything."""
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+
+from expertp.machine import processor_name
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,9 @@ def describe_machine() -> Machine:
     a, b = torch.randn(size, size), torch.randn(size, size)
     milliseconds = interleaved({"gemm": lambda: a @ b}, rounds=5)["gemm"]
     return Machine(
-        processor=_processor(),
+        processor=processor_name(),
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         gemm_gflops=round(2 * size**3 / milliseconds / 1e6, 1),
     )
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -13,6 +13,7 @@ import shutil
 from typing import Any
 
 from expertp.cli.text import columns
+from expertp.machine import memory_bytes, processor_name
 
 EXAMPLES = """\
   expertp doctor
@@ -43,7 +44,6 @@ def examine() -> dict[str, Any]:
 
     from expertp.data.tokenizers import load_gpt2
 
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         load_gpt2()
         vocabulary = "found"
@@ -53,9 +53,10 @@ def examine() -> dict[str, Any]:
         "expertp": importlib.metadata.version("expertp"),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads used by torch": torch.get_num_threads(),
-        "memory": f"{memory / 2**30:.1f} GiB",
+        "memory": f"{memory_bytes() / 2**30:.1f} GiB",
         "free disk here": f"{shutil.disk_usage('.').free / 2**30:.0f} GiB",
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "gpt2 vocabulary": vocabulary,

@@ -1,0 +1,20 @@
+"""What this machine is, for records, reports and refusals."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def processor_name() -> str:
+    """Return the processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def memory_bytes() -> int:
+    """Return the size of the main memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
