@@ -14,7 +14,7 @@ from runs import run_tree, tiny_run, write_tokens
 
 from expertp.data import open_dataset
 from expertp.errors import InputError
-from expertp.loop import TrainingLoop
+from expertp.loop import TrainingLoop, resolve_dtype
 from expertp.store import RunDirectory, read_run
 from expertp.train import CLOCK_FIELDS, train
 
@@ -82,6 +82,27 @@ def test_a_stopped_run_goes_on_to_the_bit(data, tmp_path, dtype, backend):
     assert train(run, tmp_path / "parts").status == "finished"
     assert records(tmp_path / "whole") == records(tmp_path / "parts")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "model", "expected"),
+    [
+        ("auto", "cpu", {"n_embd": 256, "d_head": 64}, "bfloat16"),
+        ("auto", "cpu", {"n_embd": 256, "d_head": 64, "alpha_ffn": 0.25}, "float32"),
+        ("auto", "cpu", {"n_embd": 128, "d_head": 64, "alpha_ffn": 4}, "float32"),
+        ("auto", "cuda", {}, "bfloat16"),
+        ("float64", "cuda", {}, "float64"),
+        ("float32", "cpu", {"n_embd": 256, "d_head": 64}, "float32"),
+    ],
+)
+def test_auto_becomes_a_type_by_device_and_shape(data, wanted, device, model, expected):
+    assert resolve_dtype(tiny_run(data, model=model, train={"dtype": wanted}), device) == expected
+
+
+def test_auto_and_the_type_it_becomes_are_one_run(data, tmp_path):
+    named = train(tiny_run(data, train={"dtype": "float32", "device": "cpu"}), tmp_path / "run")
+    assert train(tiny_run(data, train={"dtype": "auto", "device": "cpu"}), tmp_path / "run") == named
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["run"]["train"]["dtype"] == "float32"
 
 
 def test_a_finished_run_is_not_trained_again(data, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from torch import Tensor
 from expertp.data import Tokenizer, load_tokenizer
 from expertp.data.tokenizers import load_gpt2
 from expertp.errors import InputError
-from expertp.loop import autocast, build_model, plan_run
+from expertp.loop import autocast, build_model, plan_run, resolve_dtype
 from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype
 from expertp.store import RunDirectory, read_run
@@ -34,7 +34,7 @@ def load_model(out: str | Path) -> LoadedModel:
     tokenizer = _tokenizer(directory)
     model = build_model(directory.run, plan_run(directory.run), "cpu")
     model.load_state_dict(weights)
-    return LoadedModel(model.eval(), tokenizer, directory.run.train.dtype)
+    return LoadedModel(model.eval(), tokenizer, resolve_dtype(directory.run, "cpu"))
 
 
 def _tokenizer(directory: RunDirectory) -> Tokenizer:

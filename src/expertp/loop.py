@@ -54,17 +54,29 @@ def resolve_device(run: RunSpec) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def resolve_dtype(run: RunSpec, device: str) -> Dtype:
+    """Return the compute type: `auto` is bfloat16 on CUDA, and on a CPU where matrices are large enough to gain by it.
+
+    The table is fixed, not timed, so that a run is the same run everywhere; docs/performance.md has what it rests on.
+    """
+    if run.train.dtype != "auto":
+        return run.train.dtype
+    if device == "cuda":
+        return "bfloat16"
+    return "bfloat16" if min(run.model.n_embd, run.model.n_hid) >= 256 else "float32"
+
+
 def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
     """Return the run's model; its weights are not set yet."""
-    train = run.train
+    train, dtype = run.train, resolve_dtype(run, device)
     model = MoETransformer(
         run.model,
         planned.forward,
-        backend=choose_backend(train.expert_backend, device, run.model, train.dtype),
+        backend=choose_backend(train.expert_backend, device, run.model, dtype),
         with_auxiliary=train.balance == "aux_loss",
         activation_checkpointing=train.activation_checkpointing,
     )
-    return model.to(device, torch.float64 if train.dtype == "float64" else torch.float32)
+    return model.to(device, torch.float64 if dtype == "float64" else torch.float32)
 
 
 class TrainingLoop:
@@ -86,6 +98,7 @@ class TrainingLoop:
         on_gradients: Callable[[MoETransformer], None] = lambda _: None,
     ) -> None:
         self.run, self.dataset, self.device, self.on_gradients = run, dataset, device, on_gradients
+        self.dtype = resolve_dtype(run, device)
         planned = plan_run(run)
         self.model = build_model(run, planned, device)
         init_parameters(self.model, planned, run.train.seed)
@@ -121,7 +134,7 @@ class TrainingLoop:
         total, count = 0.0, 0
         for batch in eval_batches(self.dataset.val, run.model.context, sequences, run.train.eval_tokens):
             tokens = torch.from_numpy(batch).to(self.device)
-            with autocast(run.train.dtype, self.device):
+            with autocast(self.dtype, self.device):
                 total += self.model(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
             count += len(tokens)
         return total / count
@@ -154,7 +167,7 @@ class TrainingLoop:
         micro_batches = torch.from_numpy(batch).to(self.device).split(run.train.micro_batch or run.sequences)
         total, loads = 0.0, []
         for tokens in micro_batches:
-            with autocast(run.train.dtype, self.device):
+            with autocast(self.dtype, self.device):
                 out = self.model(tokens[:, :-1], tokens[:, 1:])
             objective = out.loss + run.train.aux_weight * out.auxiliary
             (objective / len(micro_batches)).backward()

@@ -213,7 +213,10 @@ class TrainSpec(Spec):
     schedule: Schedule = Field("constant", description="after warm-up: constant, cosine to zero, or wsd")
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
     decay_steps: int | None = Field(None, gt=0, description="wsd: steps of the final linear decay to zero")
-    dtype: Dtype = Field("float32", description="compute type; weights and optimizer stay float32 under bfloat16")
+    dtype: Dtype | Literal["auto"] = Field(
+        "float32",
+        description="compute type; weights and optimizer stay float32 under bfloat16; auto: by device and shape",
+    )
     seed: int = Field(0, ge=0, description="of init and data order")
     eval_every: int = Field(100, ge=0, description="steps between validations; 0: never")
     eval_tokens: int = Field(65536, gt=0, description="validation tokens, the same in every run")

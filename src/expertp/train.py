@@ -14,7 +14,7 @@ import torch
 from expertp.balance import load_deviation
 from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
 from expertp.errors import InputError
-from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device
+from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device, resolve_dtype
 from expertp.machine import memory_bytes, processor_name
 from expertp.model.experts import choose_backend
 from expertp.spec import RunSpec
@@ -91,7 +91,9 @@ def train(
     plan_run(run)
     dataset = _open_data(run)
     device = resolve_device(run)
-    choose_backend(run.train.expert_backend, device, run.model, run.train.dtype)
+    dtype = resolve_dtype(run, device)
+    run = run.replace(train=run.train.replace(dtype=dtype))  # a record names the type, not the wish
+    choose_backend(run.train.expert_backend, device, run.model, dtype)
     _check_memory(run, device)
     with open_run(out, run, dataset, _environment(device)) as directory:
         ended = directory.summary()

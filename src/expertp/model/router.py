@@ -73,7 +73,9 @@ class Router(nn.Module):
             gate_BSE = logit_BSE.sigmoid() if self.gate == "sigmoid" else self.n_exp * logit_BSE.softmax(-1)
             expert_BSK = self._select(gate_BSE.detach())
             gate_BSK = gate_BSE.gather(-1, expert_BSK)
-            load_E = torch.bincount(expert_BSK.flatten(), minlength=self.n_exp)
+            # not bincount: on CUDA it waits for the device, in every layer
+            load_E = expert_BSK.new_zeros(self.n_exp)
+            load_E.scatter_add_(0, expert_BSK.flatten(), torch.ones_like(expert_BSK).flatten())
             auxiliary = (
                 auxiliary_loss(gate_BSE.flatten(0, 1), load_E) if self.with_auxiliary else gate_BSE.new_zeros(())
             )
