@@ -1,10 +1,12 @@
 """Generated blocks of pages are up to date, and say what the code says."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import performance
 import pytest
 
 from expertp.cli.main import build_parser
@@ -74,6 +76,14 @@ def test_a_block_that_is_out_of_date_is_rewritten_and_the_rest_kept() -> None:
 def test_an_unknown_block_is_refused() -> None:
     with pytest.raises(InputError, match="unknown block 'rulez'; known are rules"):
         fill_blocks("<!-- rulez:begin -->\n<!-- rulez:end -->\n")
+
+
+def test_measured_tables_hold_the_stored_numbers() -> None:
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    blocks = performance.tables(json.loads((ROOT / "docs/results/performance.json").read_text(encoding="utf-8")))
+    assert page == fill_blocks(page, blocks)
+    assert page.count(":begin -->") == len(blocks)
+    assert page == fill_blocks(page)  # the generator of other blocks leaves them alone
 
 
 def test_a_bar_in_a_cell_does_not_end_the_cell() -> None:

@@ -1,7 +1,8 @@
 """Render the rules and options as markdown, so that no page restates what code holds.
 
 A page marks a generated block with `<!-- NAME:begin -->` and `<!-- NAME:end -->`, each on its own line; the names are
-those of `BLOCKS`. `python -m expertp.docs_tables docs/*.md README.md` rewrites the blocks of these files.
+those of `BLOCKS`. `python -m expertp.docs_tables docs/*.md README.md` rewrites the blocks of these files. Blocks named
+`measured-...` hold stored measurements; the benchmark that made them fills them.
 """
 
 import re
@@ -114,14 +115,16 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def fill_blocks(text: str) -> str:
+def fill_blocks(text: str, blocks: Mapping[str, Callable[[], str]] = BLOCKS) -> str:
     """Return a page with every generated block up to date; text outside the markers stays as it is."""
 
     def filled(block: re.Match[str]) -> str:
         name = block["name"]
-        if name not in BLOCKS:
-            raise InputError(f"unknown block '{name}'; known are {', '.join(BLOCKS)}")
-        return f"{block['begin']}{BLOCKS[name]()}\n{block['end']}"
+        if name.startswith("measured-") and name not in blocks:
+            return block[0]
+        if name not in blocks:
+            raise InputError(f"unknown block '{name}'; known are {', '.join(blocks)}")
+        return f"{block['begin']}{blocks[name]()}\n{block['end']}"
 
     return BLOCK.sub(filled, text)
 

@@ -50,7 +50,7 @@ def test_the_padded_peer_computes_the_same_experts(shape):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_experts_report_all_contestants_and_true_ratios(dtype):
     case = compare_experts(SMALL, n_embd=32, tokens=64, dtype=dtype, rounds=1)
-    assert set(case.ms) == {"fused", "loop", "grouped", "bmm", "dense"}
+    assert set(case.ms) >= {"fused", "loop", "grouped", "bmm", "dense"}
     assert case.vs_dense == pytest.approx(case.ms["fused"] / case.ms["dense"], rel=0.02)
     best = min(case.ms[name] for name in ("loop", "grouped", "bmm"))
     assert case.vs_best_peer == pytest.approx(case.ms["fused"] / best, rel=0.02)

@@ -8,7 +8,7 @@ from pathlib import Path
 from expertp.bench.timing import interleaved
 from expertp.data import PrepareOptions, open_dataset, prepare
 from expertp.data.sources import find_corpus, read_documents
-from expertp.data.tokenizers import load_gpt2, usable_cores
+from expertp.data.tokenizers import gpt2_encoding, usable_cores
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class DataCase:
 def compare_preparing(source: str, rounds: int = 3) -> DataCase:
     """Time `prepare` (reading, encoding, hashing, writing) and a loop that only encodes what is in memory already."""
     texts = [document.text for document in read_documents(find_corpus(source))]
-    tokenizer = load_gpt2()
+    encoding = gpt2_encoding()
     options = PrepareOptions(tokenizer="gpt2", val_fraction=0.01 if len(texts) > 1 else 0.0)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "prepared"
@@ -37,7 +37,7 @@ def compare_preparing(source: str, rounds: int = 3) -> DataCase:
 
         def plain() -> None:
             for text in texts:
-                tokenizer.encode_texts([text])
+                encoding.encode_ordinary(text)
 
         ms = interleaved({"prepare": ours, "plain": plain}, rounds, warm_up=1)
         dataset = open_dataset(out)

@@ -6,12 +6,15 @@
     bmm      capacity-padded batched products: nanoMoE, OLMo-core
     dense    a dense FFN with the same active shape
 
+With the extra [hf], also Hugging Face's own Mixtral and OLMoE experts: see hugging_face.py.
+
 Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, C capacity of an expert.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -19,6 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from expertp.bench.hugging_face import hugging_face_experts
 from expertp.bench.timing import interleaved
 from expertp.model.experts import BACKENDS, ExpertFunction
 from expertp.model.router import Routing
@@ -85,7 +89,15 @@ def compare_experts(
     dtype: Literal["float32", "bfloat16"] = "float32",
     rounds: int = 5,
 ) -> Case:
-    """Time forward and backward of one shape, all backends in turn."""
+    """Time forward and backward of one shape, all contestants in turn."""
+    ms = interleaved(contestants(shape, n_embd, tokens, dtype), rounds)
+    return make_case(shape, n_embd, tokens, dtype, ms, PEERS)
+
+
+def contestants(
+    shape: Shape, n_embd: int, tokens: int, dtype: Literal["float32", "bfloat16"] = "float32"
+) -> dict[str, Callable[[], object]]:
+    """Return by name what computes one layer's experts forward and backward, on the same tokens and weights."""
     torch_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
     generator = torch.Generator().manual_seed(0)
 
@@ -101,10 +113,11 @@ def compare_experts(
     gate_TK = torch.rand(tokens, shape.n_act, generator=generator).requires_grad_()
     load_E = torch.bincount(expert_TK.flatten(), minlength=shape.n_exp)
     routing = Routing(expert_TK, gate_TK, load_E, torch.zeros(()))
+    gated = hugging_face_experts(shape.n_exp, n_embd, n_hid, torch_dtype)
+    leaves = [x_TN, gate_TK, up_ENH, down_EHN, dense_up, dense_down]
+    leaves += [weight for module in gated.values() for weight in module.parameters()]
 
     def both_ways(forward: Callable[[], Tensor]) -> Callable[[], object]:
-        leaves = (x_TN, gate_TK, up_ENH, down_EHN, dense_up, dense_down)
-
         def run() -> None:
             for leaf in leaves:
                 leaf.grad = None
@@ -116,10 +129,12 @@ def compare_experts(
     def experts(function: ExpertFunction) -> Callable[[], object]:
         return both_ways(lambda: function(x_TN, routing, up_ENH, down_EHN))
 
-    contestants: dict[str, Callable[[], object]] = {name: experts(function) for name, function in BACKENDS.items()}
-    contestants["bmm"] = experts(bmm_experts)
-    contestants["dense"] = both_ways(lambda: F.gelu(x_TN @ dense_up) @ dense_down)
-    return make_case(shape, n_embd, tokens, dtype, interleaved(contestants, rounds), PEERS)
+    return {
+        **{name: experts(function) for name, function in BACKENDS.items()},
+        "bmm": experts(bmm_experts),
+        **{name: both_ways(partial(module, x_TN, expert_TK, gate_TK)) for name, module in gated.items()},
+        "dense": both_ways(lambda: F.gelu(x_TN @ dense_up) @ dense_down),
+    }
 
 
 def make_case(

@@ -7,11 +7,12 @@ import torch
 from expertp.balance import bias_update
 from expertp.bench.experts import Case, Shape, make_case
 from expertp.bench.timing import interleaved
+from expertp.loop import autocast
 from expertp.model.experts import BACKENDS, BackendName
 from expertp.model.transformer import MoETransformer
 from expertp.optim import adamw, init_parameters
 from expertp.plan import plan
-from expertp.spec import BaseHPs, ModelSpec
+from expertp.spec import BaseHPs, Dtype, ModelSpec
 
 SHAPES = (Shape(16, 4, 1.0), Shape(64, 16, 0.25))
 PEERS = ("loop", "grouped")
@@ -24,9 +25,10 @@ def compare_steps(
     context: int = 256,
     tokens: int = 8192,
     vocab_size: int = 4096,
+    dtype: Dtype = "float32",
     rounds: int = 3,
 ) -> Case:
-    """Time a step of one shape in float32, all backends in turn."""
+    """Time a step of one shape, all backends in turn."""
     model = ModelSpec(
         n_embd=n_embd,
         n_layer=n_layer,
@@ -36,12 +38,15 @@ def compare_steps(
         vocab_size=vocab_size,
         context=context,
     )
-    contestants: dict[str, Callable[[], object]] = {name: _step(model, name, tokens) for name in BACKENDS}
-    contestants["dense"] = _step(model.dense_twin(), "fused", tokens)
-    return make_case(shape, n_embd, tokens, "float32", interleaved(contestants, rounds, warm_up=1), PEERS)
+    contestants: dict[str, Callable[[], object]] = {
+        name: training_step(model, name, tokens, dtype) for name in BACKENDS
+    }
+    contestants["dense"] = training_step(model.dense_twin(), "fused", tokens, dtype)
+    return make_case(shape, n_embd, tokens, dtype, interleaved(contestants, rounds, warm_up=1), PEERS)
 
 
-def _step(spec: ModelSpec, backend: BackendName, tokens: int) -> Callable[[], object]:
+def training_step(spec: ModelSpec, backend: BackendName, tokens: int, dtype: Dtype = "float32") -> Callable[[], object]:
+    """Return a function that takes one optimizer step on random tokens."""
     planned = plan(spec, spec, BaseHPs(lr=0.01, constants="paper"))
     model = MoETransformer(spec, planned.forward, backend)
     init_parameters(model, planned, seed=0)
@@ -50,7 +55,8 @@ def _step(spec: ModelSpec, backend: BackendName, tokens: int) -> Callable[[], ob
     batch = torch.randint(0, spec.vocab_size, (tokens // spec.context, spec.context + 1), generator=generator)
 
     def run() -> None:
-        out = model(batch[:, :-1], batch[:, 1:])
+        with autocast(dtype, "cpu"):
+            out = model(batch[:, :-1], batch[:, 1:])
         out.loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -1,8 +1,9 @@
 """Measure speed side by side in one run, interleaved, as ratios: experts, a whole training step, or preparing data.
 
 `experts` compares the fused expert backend with a loop, with sort + grouped_mm, with capacity-padded bmm and with a
-dense FFN of the same active shape; `step` does so for a whole training step; `data` compares `expertp prepare` with a
-plain tiktoken loop. vs_dense and vs_best_peer are fused's time over theirs: below 1 is faster.
+dense FFN of the same active shape, and where expertp[hf] is installed with Hugging Face's Mixtral and OLMoE experts;
+`step` does so for a whole training step; `data` compares `expertp prepare` with a plain tiktoken loop. vs_dense and
+vs_best_peer (the best of loop, grouped_mm and bmm) are fused's time over theirs: below 1 is faster.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("experts", "step", "data"), help="what to measure")
     parser.add_argument("--only", metavar="NAME", help="one case, by its name in the table")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of experts (default: float32)"
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of experts and step (default: float32)"
     )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds to take the median of (default: 5)")
     parser.add_argument("--source", default="builtin", metavar="SOURCE", help="text for data (default: builtin)")
@@ -67,7 +68,8 @@ def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
         compare = partial(experts.compare_experts, dtype=args.dtype, rounds=args.rounds)
         return {shape.name: partial(compare, shape) for shape in experts.SHAPES}
     if args.what == "step":
-        return {shape.name: partial(step.compare_steps, shape, rounds=args.rounds) for shape in step.SHAPES}
+        compare = partial(step.compare_steps, dtype=args.dtype, rounds=args.rounds)
+        return {shape.name: partial(compare, shape) for shape in step.SHAPES}
     return {args.source: partial(data.compare_preparing, args.source, args.rounds)}
 
 

