@@ -14,6 +14,7 @@ LAYERS = (
     ("errors", "machine"),
     ("files",),
     ("spec",),
+    ("study",),
     ("config", "rules", "theory"),
     ("plan",),
     ("docs_tables", "adapters", "balance", "data"),
@@ -32,7 +33,7 @@ LAYERS = (
     ("cli",),
 )
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
-WITHOUT_TORCH = ("errors", "spec", "config", "rules", "plan")
+WITHOUT_TORCH = ("errors", "spec", "study", "config", "rules", "plan")
 
 
 def part_of(path: Path) -> str:

@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
 
 from expertp.errors import InputError, did_you_mean
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
+from expertp.study import StudySpec
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
@@ -88,6 +90,14 @@ def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
     # Those of the base come last: where it is a copy of the model, it copies the model that the others have made.
     _apply(tree, sorted(overrides, key=lambda text: text.startswith("base.")), fields)
     return run_from_tree(tree, str(path))
+
+
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
+    """Read a study file; overrides address its sections, such as `train.steps=100` or `grids.log2_lr=[-8, -7]`."""
+    fields = {name: field.annotation for name, field in StudySpec.model_fields.items()}
+    tree = _read_sections(path, fields)
+    _apply(tree, overrides, fields)
+    return build(StudySpec, tree, f"{path}:")
 
 
 def run_from_tree(tree: Mapping[str, Any], where: str) -> RunSpec:
@@ -179,16 +189,15 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
     for text in overrides:
         dotted, equals, raw = text.partition("=")
         section, dot, key = dotted.partition(".")
-        spec = sections.get(section)
-        nested = isinstance(spec, type) and issubclass(spec, Spec)
-        if not equals or spec is None or nested != bool(dot):
-            names = [name for name, kind in sections.items() if issubclass(kind, Spec)]
+        spec = _spec_in(sections.get(section))
+        if not equals or section not in sections or (dot and spec is None) or (spec is not None and not dot):
+            names = [name for name, kind in sections.items() if _spec_in(kind)]
             raise InputError(f"'{text}' is not an override; {_override_hint(section, names)}")
         try:
             value = read_yaml(raw)
         except NOT_YAML:
             raise InputError(f"'{text}': the value is not YAML; quote it") from None
-        if not nested:
+        if spec is None:
             tree[section] = value
             continue
         before = tree.get(section, {})
@@ -229,8 +238,17 @@ def _check_keys(spec: type[Spec], data: object, where: str) -> None:
         field = spec.model_fields.get(str(key))
         if field is None:
             raise InputError(_place(where, _unknown(str(key), spec.model_fields, "key")))
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Spec):
-            _check_keys(field.annotation, value, _place(where, str(key)))
+        inner = _spec_in(field.annotation)
+        if inner is not None and value is not None:
+            _check_keys(inner, value, _place(where, str(key)))
+
+
+def _spec_in(annotation: object) -> type[Spec] | None:
+    """Return the spec that a field holds, be it optional or not; None for other fields."""
+    for kind in get_args(annotation) if isinstance(annotation, UnionType) else (annotation,):
+        if isinstance(kind, type) and issubclass(kind, Spec):
+            return kind
+    return None
 
 
 def _place(where: str, *inside: str) -> str:

@@ -1,0 +1,249 @@
+"""A transfer study: which models to train over which hyperparameters and seeds, and when transfer counts as shown.
+
+    base model and its hyperparameters  ->  axes of larger models  ->  learning rates and init stds at each size
+
+`expand` is pure: a study always means the same runs. A grid is a slice through the hyperparameters of the study file:
+learning rates at their init std, and init stds at their learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from expertp.errors import did_you_mean
+from expertp.spec import BaseHPs, Finite, ModelSpec, Ratio, RuleSetName, RunSpec, Spec, TrainSpec
+
+HP = Literal["log2_lr", "log2_init_std"]
+HPS: tuple[HP, ...] = ("log2_lr", "log2_init_std")
+# Which field of the base's hyperparameters a grid moves.
+FIELD_OF: dict[HP, str] = {"log2_lr": "lr", "log2_init_std": "init_std"}
+AxisName = Literal["width", "depth", "experts", "alpha", "fixed_topk"]
+SIZE_FIELD = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}
+JOINT_FIELDS = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
+
+
+def _in_order(values: object) -> object:
+    """Refuse what is not an increasing list of numbers before pydantic looks at each of them."""
+    if isinstance(values, (list, tuple)):
+        if not values:
+            raise ValueError("is empty; give values, such as [-8, -7, -6]")
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if sorted(set(numbers)) != numbers:
+            raise ValueError(f"is not increasing: {', '.join(map(str, values))}; sort it, and give each value once")
+    return values
+
+
+Grid = Annotated[tuple[Finite, ...], BeforeValidator(_in_order)]
+Sizes = Annotated[tuple[Ratio, ...], BeforeValidator(_in_order)]
+
+
+class AxisSpec(Spec):
+    """Models that differ from the base in one dimension; `[64, 128]` is short for `{sizes: [64, 128]}`."""
+
+    sizes: Sizes = Field(description="values of the axis; the base's own belongs to it, given or not")
+    sweep: tuple[HP, ...] = Field(HPS, min_length=1, description="which grids are swept at each size")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        return {"sizes": data} if isinstance(data, (list, tuple)) else data
+
+
+class JointSpec(Spec):
+    """Models that differ from the base in several dimensions at once."""
+
+    models: tuple[dict[str, Ratio], ...] = Field(min_length=1, description="changes to the base, one mapping a size")
+    sweep: tuple[HP, ...] = Field(HPS, min_length=1, description="which grids are swept at each size")
+
+
+class ContrastSpec(Spec):
+    """Another rule set beside the study's own.
+
+    Its hyperparameters are its own optimum at the base. They are copied to every size of its axes (zero-shot), and the
+    grids are swept at the base and at the sizes that `retune` names.
+    """
+
+    axes: tuple[str, ...] = Field(min_length=1, description="where it is trained")
+    retune: dict[str, Sizes] = Field(default_factory=dict, description="axis -> sizes at which grids are swept anew")
+    lr: Ratio | None = Field(None, gt=0, description="tuned at the base; null: the study's")
+    init_std: Ratio | None = Field(None, gt=0, description="tuned at the base; null: the study's")
+
+
+class GridSpec(Spec):
+    """Values of the two hyperparameters at the base, as powers of two."""
+
+    log2_lr: Grid = Field(description="learning rates, log2")
+    log2_init_std: Grid | None = Field(None, description="init stds, log2; null: init is not swept")
+
+
+class VerdictSpec(Spec):
+    """When transfer counts as shown."""
+
+    drift: Finite = Field(0.25, gt=0, description="octaves of the optimum per doubling that are allowed")
+    excess_nats: Finite = Field(0.01, gt=0, description="zero-shot excess loss that is allowed")
+    excess_sds: Finite = Field(2.0, gt=0, description="the same in standard deviations over seeds; the larger counts")
+
+
+class StudySpec(Spec):
+    """What must exist for a study; a study file has these sections."""
+
+    name: str = Field(min_length=1, description="how the report calls it")
+    base: ModelSpec
+    hps: BaseHPs
+    train: TrainSpec
+    axes: dict[AxisName, AxisSpec] = Field(default_factory=dict)
+    joint: dict[str, JointSpec] = Field(default_factory=dict)
+    grids: GridSpec
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 1, 2), min_length=1, description="init and data order")
+    contrasts: dict[RuleSetName, ContrastSpec] = Field(default_factory=dict)
+    verdict: VerdictSpec | None = Field(default_factory=VerdictSpec)
+    allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.verdict is not None and len(set(self.seeds)) < 2:
+            raise ValueError("seeds has one value, and an interval needs at least 2; add seeds, or set verdict: null")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds has a value twice: {list(self.seeds)}; give each once")
+        if not (self.axes or self.joint):
+            raise ValueError("there is no axis; give axes, such as {width: [64, 128, 256]}")
+        clash = sorted(set(self.joint) & set(get_args(AxisName)))
+        if clash:
+            raise ValueError(f"joint.{clash[0]} has the name of an axis; call it otherwise")
+        for rules, contrast in self.contrasts.items():
+            if rules == self.hps.rules:
+                raise ValueError(f"contrasts.{rules} is the study's own rule set; name another")
+            for axis in (*contrast.axes, *contrast.retune):
+                if axis not in self.axis_names:
+                    raise ValueError(f"contrasts.{rules}: no axis '{axis}'; {did_you_mean(axis, self.axis_names)}")
+        for axis in self.axis_names:
+            for model in self.models(axis).values():
+                if model.kappa != self.base.kappa and not self.allow_kappa_change:
+                    raise ValueError(
+                        f"{axis} changes n_act / n_exp from {self.base.kappa} to {model.kappa}, and transfer is at "
+                        "fixed sparsity; set allow_kappa_change: true if the change is the point"
+                    )
+        return self
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """Axes and joint scalings, in the order of the file."""
+        return (*self.axes, *self.joint)
+
+    def sweep(self, axis: str) -> tuple[HP, ...]:
+        """Return the hyperparameters that are swept on an axis."""
+        wanted = (self.axes.get(axis) or self.joint[axis]).sweep  # type: ignore[call-overload]
+        return tuple(hp for hp in wanted if self.grid(hp))
+
+    def grid(self, hp: HP) -> tuple[float, ...]:
+        """Return the values of a grid; none where it is not swept."""
+        return getattr(self.grids, hp) or ()
+
+    def models(self, axis: str) -> dict[float, ModelSpec]:
+        """Return an axis's models, the base among them, by their scale: how many times the base they are."""
+        if axis in self.joint:
+            made = [_changed_model(self.base, change, f"joint.{axis}") for change in self.joint[axis].models]
+        else:
+            made = [_sized(self.base, axis, size) for size in self.axes[axis].sizes]  # type: ignore[index]
+        by_scale = {scale_of(model, self.base): model for model in (self.base, *made)}
+        return dict(sorted(by_scale.items()))
+
+    def hps_of(self, rules: RuleSetName) -> BaseHPs:
+        """Return the base hyperparameters of the study's rule set or of a contrast."""
+        own = self.contrasts.get(rules)
+        tuned = {name: value for name in ("lr", "init_std") if own and (value := getattr(own, name)) is not None}
+        return self.hps.replace(rules=rules, **tuned)
+
+    def seeded(self, model: ModelSpec, hps: BaseHPs) -> tuple[RunSpec, ...]:
+        """Return one run per seed."""
+        return tuple(
+            RunSpec(
+                base=self.base,
+                model=model,
+                hps=hps,
+                train=self.train.replace(seed=seed),
+                allow_kappa_change=self.allow_kappa_change,
+            )
+            for seed in self.seeds
+        )
+
+    def centre(self, model: ModelSpec, rules: RuleSetName) -> tuple[RunSpec, ...]:
+        """Return the runs of a model with the base's hyperparameters as they are, one per seed."""
+        return self.seeded(model, self.hps_of(rules))
+
+    def curve(self, model: ModelSpec, rules: RuleSetName, hp: HP) -> tuple[tuple[RunSpec, ...], ...]:
+        """Return the runs of a loss curve: per value of the grid one run per seed."""
+        hps = self.hps_of(rules)
+        return tuple(self.seeded(model, hps.replace(**{FIELD_OF[hp]: 2.0**value})) for value in self.grid(hp))
+
+
+def expand(study: StudySpec) -> tuple[RunSpec, ...]:
+    """Return all runs of a study, each once, small models first."""
+    runs: dict[str, RunSpec] = {}
+    for model_runs in _all_runs(study):
+        for run in model_runs:
+            runs.setdefault(run.model_dump_json(), run)
+    return tuple(sorted(runs.values(), key=lambda run: run.model.flops_per_token()))
+
+
+def _all_runs(study: StudySpec) -> Iterator[tuple[RunSpec, ...]]:
+    for axis in study.axis_names:
+        for scale, model in study.models(axis).items():
+            yield study.centre(model, study.hps.rules)
+            for hp in study.sweep(axis):
+                yield from study.curve(model, study.hps.rules, hp)
+            for rules, contrast in study.contrasts.items():
+                if axis not in contrast.axes:
+                    continue
+                yield study.centre(model, rules)
+                if scale == 1 or _size_of(model, axis) in contrast.retune.get(axis, ()):
+                    for hp in study.sweep(axis):
+                        yield from study.curve(model, rules, hp)
+
+
+def scale_of(model: ModelSpec, base: ModelSpec) -> float:
+    """Return how many times the base a model is: the product of its multipliers m_N m_L m_E m_a.
+
+    >>> base = ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1)
+    >>> scale_of(base.replace(n_embd=128, n_exp=8, n_act=2), base)
+    4.0
+    """
+    return float(math.prod(getattr(model, field) / getattr(base, field) for field in SIZE_FIELD.values()))
+
+
+def _size_of(model: ModelSpec, axis: str) -> float:
+    return float(getattr(model, SIZE_FIELD.get(axis, "n_exp")))
+
+
+def _sized(base: ModelSpec, axis: str, size: float) -> ModelSpec:
+    if axis == "alpha":
+        return _replaced(base, "axes.alpha", alpha_ffn=size)
+    if not float(size).is_integer():
+        raise ValueError(f"axes.{axis}: {size:g} is not a whole number")
+    if axis == "experts":
+        n_act = size * base.n_act / base.n_exp
+        if not n_act.is_integer():
+            raise ValueError(
+                f"axes.experts: of {size:g} experts {n_act:g} would be active at n_act / n_exp = "
+                f"{base.n_act}/{base.n_exp}; take multiples of {base.n_exp // math.gcd(base.n_exp, base.n_act)}"
+            )
+        return _replaced(base, "axes.experts", n_exp=int(size), n_act=int(n_act))
+    return _replaced(base, f"axes.{axis}", **{SIZE_FIELD.get(axis, "n_exp"): int(size)})
+
+
+def _changed_model(base: ModelSpec, change: Mapping[str, float], where: str) -> ModelSpec:
+    for field in change:
+        if field not in JOINT_FIELDS:
+            raise ValueError(f"{where}: a size has no '{field}'; {did_you_mean(field, JOINT_FIELDS)}")
+    return _replaced(base, where, **change)
+
+
+def _replaced(base: ModelSpec, where: str, **changes: float) -> ModelSpec:
+    try:
+        return base.replace(**changes)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None

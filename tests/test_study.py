@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+from expertp.config import load_study
+from expertp.errors import InputError
+from expertp.study import expand, scale_of
+
+EXAMPLE = Path(__file__).parents[1] / "configs/study.yaml"
+ALONE = "contrasts={}"
+
+
+def study(*overrides):
+    return load_study(EXAMPLE, overrides)
+
+
+def test_the_example_expands_to_each_run_once():
+    runs = expand(study())
+    assert len({run.model_dump_json() for run in runs}) == len(runs) == 246
+    assert expand(study()) == runs
+    flops = [run.model.flops_per_token() for run in runs]
+    assert flops == sorted(flops)
+
+
+def test_a_larger_grid_keeps_the_runs_of_a_smaller_one():
+    small, large = (expand(study(ALONE, f"grids.log2_lr={grid}")) for grid in ([-7, -6], [-8, -7, -6, -5]))
+    names = {run.model_dump_json() for run in large}
+    assert {run.model_dump_json() for run in small} < names
+    # 9 models (the base counts once); the base's and two widths' init grids; -6 and -3 are the centre and shared.
+    assert len(small) == 3 * (9 * 2 + 3 * 3)
+
+
+def test_a_grid_is_a_slice_through_the_base_hyperparameters():
+    demo = study()
+    for hp, moved, fixed, value in (("log2_lr", "lr", "init_std", 1 / 8), ("log2_init_std", "init_std", "lr", 1 / 64)):
+        curve = demo.curve(demo.base, "expertp", hp)
+        assert [getattr(runs[0].hps, moved) for runs in curve] == [2.0**x for x in demo.grid(hp)]
+        assert {getattr(run.hps, fixed) for runs in curve for run in runs} == {value}
+        assert [run.train.seed for run in curve[0]] == [0, 1, 2]
+
+
+def test_axes_scale_one_dimension_and_experts_keep_their_sparsity():
+    demo = study()
+    assert [(m.n_embd, m.n_layer) for m in demo.models("width").values()] == [(64, 2), (128, 2), (256, 2)]
+    assert [(m.n_exp, m.n_act) for m in demo.models("experts").values()] == [(4, 1), (8, 2), (16, 4)]
+    assert [(s, m.alpha_ffn) for s, m in demo.models("alpha").items()] == [(1, 1), (2, 2), (4, 4)]
+    assert all(list(demo.models(axis)) == [1, 2, 4] for axis in demo.axis_names)
+
+
+def test_the_base_belongs_to_an_axis_given_or_not():
+    assert list(study(ALONE, "axes={depth: [8]}").models("depth")) == [1, 4]
+
+
+def test_joint_sizes_multiply():
+    joint = study(ALONE, "axes={}", "joint={both: {models: [{n_embd: 128, n_exp: 8, n_act: 2}]}}")
+    (base, both) = joint.models("both").values()
+    assert base == joint.base
+    assert scale_of(both, base) == 4
+    assert {run.model.n_exp for run in expand(joint)} == {4, 8}
+
+
+def test_fixed_topk_needs_the_permission_that_its_runs_carry():
+    allowed = study(ALONE, "axes={fixed_topk: [4, 8]}", "allow_kappa_change=true")
+    assert [(m.n_exp, m.n_act) for m in allowed.models("fixed_topk").values()] == [(4, 1), (8, 1)]
+    assert all(run.allow_kappa_change for run in expand(allowed))
+
+
+def test_a_contrast_is_copied_to_every_size_and_swept_where_it_is_tuned():
+    own = "contrasts={sp: {axes: [width], retune: {width: [256]}, lr: 1/256}}"
+    runs = [run for run in expand(study(own)) if run.hps.rules == "sp"]
+    lrs = {n_embd: {run.hps.lr for run in runs if run.model.n_embd == n_embd} for n_embd in (64, 128, 256)}
+    assert lrs[128] == {1 / 256}
+    assert lrs[64] == lrs[256] == {2.0**x for x in range(-9, -3)}
+    assert {run.model.n_layer for run in runs} == {2}
+
+
+BAD = {
+    "unknown axis": (["axes={widht: [64, 128]}", ALONE], "axes.widht: input should be 'width', 'depth'"),
+    "empty grid": (["grids.log2_lr=[]"], "grids.log2_lr: is empty; give values"),
+    "empty axis": (["axes={width: []}"], "axes.width.sizes: is empty; give values"),
+    "no axis": (["axes={}", ALONE], "there is no axis; give axes"),
+    "unsorted grid": (["grids.log2_lr=[-3, -4]"], "grids.log2_lr: is not increasing: -3, -4"),
+    "kappa": (["axes={fixed_topk: [4, 8]}", ALONE], "fixed_topk changes n_act / n_exp from 1/4 to 1/8"),
+    "kappa in joint": (["joint={both: {models: [{n_exp: 8}]}}"], "set allow_kappa_change: true"),
+    "one seed": (["seeds=[0]"], "add seeds, or set verdict: null"),
+    "seed twice": (["seeds=[0, 0, 1]"], "seeds has a value twice"),
+    "negative lr": (["hps.lr=-1"], "hps.lr: input should be greater than 0, not -1"),
+    "heads": (["axes={width: [64, 100]}"], "axes.width: n_embd=100 is not a multiple of d_head=32"),
+    "half an expert": (["axes={experts: [6]}", ALONE], "of 6 experts 1.5 would be active"),
+    "half a layer": (["axes={depth: [2, 2.5]}", ALONE], "axes.depth: 2.5 is not a whole number"),
+    "contrast": (["contrasts={sp: {axes: [wdth]}}"], "no axis 'wdth'; did you mean 'width'?"),
+    "own rules": (["contrasts={expertp: {axes: [width]}}"], "contrasts.expertp is the study's own rule set"),
+    "joint name": (["joint={width: {models: [{n_embd: 128}]}}"], "joint.width has the name of an axis"),
+    "joint field": (["joint={big: {models: [{n_emb: 128}]}}"], "a size has no 'n_emb'; did you mean 'n_embd'?"),
+    "hp": (["axes={width: {sizes: [64], sweep: [lr]}}"], "should be 'log2_lr' or 'log2_init_std', not 'lr'"),
+    "verdict": (["verdict.drft=1"], "drft: unknown key; did you mean 'drift'?"),
+    "override": (["axis.width=[64]"], "is not an override"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), BAD.values(), ids=BAD)
+def test_a_bad_study_is_one_line_that_says_what_to_do(overrides, message):
+    with pytest.raises(InputError) as caught:
+        study(*overrides)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_seed_is_enough_where_nothing_is_judged(tmp_path):
+    text = EXAMPLE.read_text(encoding="utf-8").partition("verdict:")[0] + "verdict: null\n"
+    (tmp_path / "study.yaml").write_text(text)
+    assert load_study(tmp_path / "study.yaml", ["seeds=[0]"]).verdict is None
