@@ -1,4 +1,4 @@
-"""The two exceptions that the command line prints as one line, without a traceback, and a hint for typos."""
+"""The exceptions that the command line prints as one line, without a traceback, and a hint for typos."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class InputError(ValueError):
     """Bad input: what is wrong, the value seen, what is allowed and the fix, in one line. Exit code 2."""
+
+
+class BusyError(InputError):
+    """Another process is at work in the same place."""
 
 
 class RunError(RuntimeError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from expertp.errors import InputError
+from expertp.errors import BusyError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -61,7 +61,7 @@ def exclusive(directory: Path, busy: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(busy) from None
+            raise BusyError(busy) from None
         yield
     finally:
         os.close(descriptor)

@@ -66,6 +66,11 @@ def resolve_dtype(run: RunSpec, device: str) -> Dtype:
     return "bfloat16" if min(run.model.n_embd, run.model.n_hid) >= 256 else "float32"
 
 
+def resolved(run: RunSpec) -> RunSpec:
+    """Return the run with its compute type named: what a record says and what its identity rests on."""
+    return run.replace(train=run.train.replace(dtype=resolve_dtype(run, resolve_device(run))))
+
+
 def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
     """Return the run's model; its weights are not set yet."""
     train, dtype = run.train, resolve_dtype(run, device)

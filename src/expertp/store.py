@@ -128,6 +128,10 @@ class RunDirectory:
         """Return the weights of the newest checkpoint that is whole, without touching anything."""
         return self._newest(lambda folder: self._load_tensors(folder, self._load_state(folder), TENSOR_FILES[0]))
 
+    def drop_checkpoints(self) -> None:
+        """Remove all checkpoints: the run has ended and only its records are wanted."""
+        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+
     def append_metrics(self, text: str) -> None:
         """Append records to metrics.jsonl and have them on disk before returning."""
         write_durably(self.metrics_path, text.encode(), mode="ab")

@@ -14,7 +14,7 @@ import torch
 from expertp.balance import load_deviation
 from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
 from expertp.errors import InputError
-from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device, resolve_dtype
+from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device, resolve_dtype, resolved
 from expertp.machine import memory_bytes, processor_name
 from expertp.model.experts import choose_backend
 from expertp.spec import RunSpec
@@ -88,12 +88,11 @@ def train(
         should_stop: asked after each step; when it says yes, the run is saved and returned as `stopped`.
     """
     # What cannot be planned, fed or computed is refused before anything is written.
+    run = resolved(run)
     plan_run(run)
     dataset = _open_data(run)
     device = resolve_device(run)
-    dtype = resolve_dtype(run, device)
-    run = run.replace(train=run.train.replace(dtype=dtype))  # a record names the type, not the wish
-    choose_backend(run.train.expert_backend, device, run.model, dtype)
+    choose_backend(run.train.expert_backend, device, run.model, resolve_dtype(run, device))
     _check_memory(run, device)
     with open_run(out, run, dataset, _environment(device)) as directory:
         ended = directory.summary()

@@ -1,0 +1,1 @@
+"""Where the workers of a sweep run."""

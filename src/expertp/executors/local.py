@@ -1,0 +1,85 @@
+"""Workers on this machine: one process each, with its own share of the cores."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from expertp.errors import RunError
+from expertp.study_store import StudyDirectory
+
+POLL_SECONDS = 0.2
+# Variables by which torch's libraries choose their number of threads.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Starts worker processes and replaces one that was killed.
+
+    Small models gain little from a second thread, so several workers with one thread each are the fastest.
+
+    Args:
+        workers: how many processes.
+        threads: of each.
+    """
+
+    workers: int
+    threads: int = 1
+
+    def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
+        """See `expertp.sweep.Executor`."""
+        alive = {number: self._start(directory, number) for number in range(self.workers)}
+        killed: Counter[str] = Counter()
+        try:
+            while alive:
+                time.sleep(POLL_SECONDS)
+                tick()
+                if should_stop():
+                    return
+                for number, process in list(alive.items()):
+                    code = process.poll()
+                    if code is None:
+                        continue
+                    del alive[number]
+                    if code != 0:
+                        self._note_death(directory, number, process, killed)
+                        alive[number] = self._start(directory, number)
+        finally:
+            _end(alive)
+
+    def _start(self, directory: StudyDirectory, number: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "expertp.executors.worker", str(directory.path)]
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(self.threads))}
+        with (directory.path / "workers" / f"{number}.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    def _note_death(
+        self, directory: StudyDirectory, number: int, process: subprocess.Popen[bytes], killed: Counter[str]
+    ) -> None:
+        """Give the run that a worker died at a second chance, and after that none."""
+        identity = directory.was_at(process.pid)
+        how = _how(process.returncode)
+        if identity is None:
+            log = (directory.path / "workers" / f"{number}.log").read_text(encoding="utf-8", errors="replace")
+            last = log.strip().splitlines()[-1:] or [how]
+            raise RunError(f"worker {number} ended before it had begun ({last[0]}); see {directory.path}/workers")
+        killed[identity] += 1
+        if killed[identity] > 1:
+            directory.note_failure(identity, f"its worker {how}, twice; is there enough memory?")
+
+
+def _end(alive: Mapping[int, subprocess.Popen[bytes]]) -> None:
+    """Have workers save and stop, and wait for them."""
+    for process in alive.values():
+        process.send_signal(signal.SIGTERM)
+    for process in alive.values():
+        process.wait()
+
+
+def _how(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,0 +1,206 @@
+"""The directory of a study: the only module that knows its file names.
+
+study.json    what the study is, and the hash of its data
+runs/NAME/    one run each, as `expertp train` leaves it
+failures/     IDENTITY.json: why a run has failed
+workers/      PID.json: the run that a worker is at; NUMBER.log: what it had to say
+results.csv   one row per run
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from expertp.config import build, run_id
+from expertp.data import open_dataset
+from expertp.errors import InputError
+from expertp.files import write_atomically
+from expertp.loop import resolved
+from expertp.spec import RunSpec
+from expertp.store import RunDirectory, read_run
+from expertp.study import StudySpec, expand
+
+FORMAT = 1
+# What all runs of a study share. Where one of these differs, it is another study; axes, grids and seeds may grow.
+SHARED = ("base", "hps", "train")
+ResultStatus = Literal["finished", "diverged", "failed", "unfinished", "missing"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one run of a study stands: numbers of its last record, None where there is none."""
+
+    run: RunSpec
+    identity: str
+    status: ResultStatus
+    step: int = 0
+    train_loss: float | None = None
+    val_loss: float | None = None
+    max_load_deviation: float | None = None
+    dead_experts: int | None = None
+    seconds: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class StudyDirectory:
+    """A study on disk. Make it with `open_study` (to run it) or `read_study` (to look)."""
+
+    path: Path
+    study: StudySpec
+    data_hash: str
+
+    @cached_property
+    def runs(self) -> dict[str, RunSpec]:
+        """All runs that the study means, by identity; large models first, so that workers end together."""
+        named = [resolved(run) for run in reversed(expand(self.study))]
+        return {run_id(run, self.data_hash): run for run in named}
+
+    def place(self, identity: str) -> Path:
+        """Return a run's directory; its name is for people, and nothing reads it."""
+        return self.path / "runs" / f"{_slug(self.runs[identity])}-{identity[:8]}"
+
+    def directory(self, identity: str) -> RunDirectory | None:
+        """Return the run in its directory, or None when it has not begun."""
+        place = self.place(identity)
+        return read_run(place) if (place / "run.json").exists() else None
+
+    def result(self, identity: str) -> Result:
+        """Return how a run stands."""
+        run, directory = self.runs[identity], self.directory(identity)
+        summary = directory.summary() if directory else None
+        if summary and summary["status"] in ("finished", "diverged"):
+            numbers = ("step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds")
+            return Result(run, identity, summary["status"], **{name: summary[name] for name in numbers})
+        if error := self.failure(identity):
+            return Result(run, identity, "failed", error=error)
+        return Result(run, identity, "unfinished" if directory else "missing")
+
+    def results(self) -> list[Result]:
+        """Return how all runs stand."""
+        return [self.result(identity) for identity in self.runs]
+
+    def note_failure(self, identity: str, error: str) -> None:
+        """Write down why a run has failed for good."""
+        write_atomically(self.path / "failures" / f"{identity}.json", json.dumps({"error": error}).encode())
+
+    def failure(self, identity: str) -> str:
+        """Return why a run has failed, or nothing."""
+        try:
+            text = (self.path / "failures" / f"{identity}.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+        error: str = json.loads(text)["error"]
+        return error
+
+    def forget_failures(self) -> None:
+        """Give every run that has failed another chance."""
+        for path in (self.path / "failures").iterdir():
+            path.unlink()
+
+    def drop_checkpoints(self) -> None:
+        """Remove the checkpoints of all runs that have ended."""
+        for identity in self.runs:
+            if self.result(identity).status in ("finished", "diverged") and (run := self.directory(identity)):
+                run.drop_checkpoints()
+
+    @contextmanager
+    def at_work(self, identity: str) -> Iterator[None]:
+        """Say that this process is at a run, for whoever has to know what a killed worker was at."""
+        path = self.path / "workers" / f"{os.getpid()}.json"
+        write_atomically(path, json.dumps({"identity": identity}).encode())
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+    def was_at(self, pid: int) -> str | None:
+        """Return the run that a process was at when it ended, and forget it."""
+        path = self.path / "workers" / f"{pid}.json"
+        try:
+            identity: str = json.loads(path.read_text(encoding="utf-8"))["identity"]
+        except FileNotFoundError:
+            return None
+        path.unlink()
+        return identity
+
+    def write_table(self) -> Path:
+        """Write results.csv: one row per run, in an order that does not depend on who ran it."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_row(result) for result in self.results())
+        write_atomically(self.path / "results.csv", text.getvalue().encode())
+        return self.path / "results.csv"
+
+
+VARIED = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
+OUTCOMES = ("status", "step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds", "error")
+COLUMNS = ("identity", "rules", *VARIED, "lr", "init_std", "seed", "parameters", "active_parameters", *OUTCOMES)
+
+
+def _row(result: Result) -> dict[str, Any]:
+    run, counts = result.run, result.run.model.counts()
+    return {
+        "identity": result.identity,
+        "rules": run.hps.rules,
+        **{name: getattr(run.model, name) for name in VARIED},
+        "lr": run.hps.lr,
+        "init_std": run.hps.init_std,
+        "seed": run.train.seed,
+        "parameters": counts.total,
+        "active_parameters": counts.active,
+        **{name: "" if (value := getattr(result, name)) is None else value for name in OUTCOMES},
+    }
+
+
+def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
+    """Put a study into a directory: a new one, or one that holds this study with fewer sizes, values or seeds."""
+    path = Path(path)
+    data_hash = open_dataset(study.train.data).content_hash
+    if (path / "study.json").exists():
+        before = read_study(path)
+        for section in SHARED:
+            theirs, ours = (getattr(each, section).to_tree() for each in (before.study, study))
+            for key in ours:
+                if key != "data" and ours[key] != theirs.get(key):
+                    raise InputError(
+                        f"{path}: holds another study ({section}.{key}={theirs.get(key)} there, {ours[key]} here); "
+                        "choose another --out"
+                    )
+        if before.data_hash != data_hash:
+            raise InputError(f"{path}: holds this study on other data; choose another --out")
+    elif path.exists() and any(path.iterdir()):
+        raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
+    for folder in ("runs", "failures", "workers"):
+        (path / folder).mkdir(parents=True, exist_ok=True)
+    record = {"format": FORMAT, "data_hash": data_hash, "study": study.to_tree()}
+    write_atomically(path / "study.json", json.dumps(record, indent=2).encode())
+    return StudyDirectory(path, study, data_hash)
+
+
+def read_study(path: str | Path) -> StudyDirectory:
+    """Return the study in a directory."""
+    path = Path(path)
+    try:
+        record = json.loads((path / "study.json").read_text(encoding="utf-8"))
+        tree, data_hash = record["study"], record["data_hash"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path}/study.json: damaged; run `expertp sweep` with the study file again") from None
+    return StudyDirectory(path, build(StudySpec, tree, f"{path}/study.json:"), data_hash)
+
+
+def _slug(run: RunSpec) -> str:
+    """Return a name that tells people what a run is."""
+    model, hps = run.model, run.hps
+    size = f"n{model.n_embd}-l{model.n_layer}-e{model.n_exp}a{model.n_act}-x{model.alpha_ffn:g}"
+    return f"{hps.rules}-{size}-lr{hps.lr:.3g}-init{hps.init_std:.3g}-seed{run.train.seed}"

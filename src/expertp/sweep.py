@@ -1,0 +1,77 @@
+"""Train the runs of a study that are missing.
+
+A worker is a process that walks through the study's runs and trains each one that nobody else has done or holds: runs
+are locked on disk, so any number of workers, of any number of `sweep` commands, on any machine that sees the directory,
+share the work without a queue. An executor only has to start workers and see that they go on.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from expertp.errors import BusyError
+from expertp.study_store import Result, StudyDirectory
+from expertp.train import train
+
+ENDED = ("finished", "diverged", "failed")
+
+
+class Executor(Protocol):
+    """Whoever can run workers: this machine, a cluster's scheduler."""
+
+    def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
+        """Return when all workers have come to their end, or have stopped because they should; call `tick` often."""
+
+
+def run_study(
+    directory: StudyDirectory,
+    executor: Executor,
+    should_stop: Callable[[], bool] = lambda: False,
+    tick: Callable[[], None] = lambda: None,
+    keep_checkpoints: bool = False,
+) -> list[Result]:
+    """Train what is missing of a study, write results.csv, and return how all runs stand.
+
+    Args:
+        directory: the study.
+        executor: starts workers.
+        should_stop: asked often; when it says yes, runs are saved and go on at the next call.
+        tick: called often, to show progress.
+        keep_checkpoints: leave the last checkpoints of runs that have ended.
+    """
+    directory.forget_failures()
+    if any(result.status not in ENDED for result in directory.results()):
+        executor.run_workers(directory, should_stop, tick)
+    if not keep_checkpoints:
+        directory.drop_checkpoints()
+    directory.write_table()
+    return directory.results()
+
+
+def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
+    """Train what is missing until nothing is, or until told to stop; a run that fails is tried once more."""
+    failures: dict[str, int] = {}
+    while not should_stop():
+        done = [
+            _try_one(directory, identity, should_stop, failures) for identity in directory.runs if not should_stop()
+        ]
+        if not any(done):
+            return
+
+
+def _try_one(
+    directory: StudyDirectory, identity: str, should_stop: Callable[[], bool], failures: dict[str, int]
+) -> bool:
+    """Train one run if it is free and unfinished; return whether there may be more to do."""
+    if directory.result(identity).status in ENDED:
+        return False
+    try:
+        with directory.at_work(identity):
+            train(directory.runs[identity], directory.place(identity), should_stop=should_stop)
+    except BusyError:
+        return False
+    except Exception as error:  # whatever it is, the other runs go on
+        failures[identity] = failures.get(identity, 0) + 1
+        if failures[identity] > 1:
+            directory.note_failure(identity, f"{type(error).__name__}: {error}")
+        return True
+    return True
