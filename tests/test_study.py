@@ -33,7 +33,7 @@ def test_a_larger_grid_keeps_the_runs_of_a_smaller_one():
 def test_a_grid_is_a_slice_through_the_base_hyperparameters():
     demo = study()
     for hp, moved, fixed, value in (("log2_lr", "lr", "init_std", 1 / 8), ("log2_init_std", "init_std", "lr", 1 / 64)):
-        curve = demo.curve(demo.base, "expertp", hp)
+        curve = demo.curve("width", demo.base, "expertp", hp)
         assert [getattr(runs[0].hps, moved) for runs in curve] == [2.0**x for x in demo.grid(hp)]
         assert {getattr(run.hps, fixed) for runs in curve for run in runs} == {value}
         assert [run.train.seed for run in curve[0]] == [0, 1, 2]
@@ -66,12 +66,23 @@ def test_fixed_topk_needs_the_permission_that_its_runs_carry():
 
 
 def test_a_contrast_is_copied_to_every_size_and_swept_where_it_is_tuned():
-    own = "contrasts={sp: {axes: [width], retune: {width: [256]}, lr: 1/256}}"
+    own = "contrasts={sp: {axes: [width], retune: {width: [64, 256]}, lr: 1/256}}"
     runs = [run for run in expand(study(own)) if run.hps.rules == "sp"]
     lrs = {n_embd: {run.hps.lr for run in runs if run.model.n_embd == n_embd} for n_embd in (64, 128, 256)}
     assert lrs[128] == {1 / 256}
     assert lrs[64] == lrs[256] == {2.0**x for x in range(-9, -3)}
     assert {run.model.n_layer for run in runs} == {2}
+
+
+def test_a_refinement_adds_cells_to_one_curve_of_one_axis():
+    plain, refined = study(ALONE), study(ALONE, "refinements=[{axis: depth, hp: log2_lr, values: [-3], seeds: [3]}]")
+    assert refined.grid("log2_lr", "depth") == (*plain.grid("log2_lr"), -3)
+    assert refined.grid("log2_lr", "width") == plain.grid("log2_lr")
+    assert refined.seeds_of("depth", "log2_lr") == (0, 1, 2, 3)
+    added = set(expand(refined)) - set(expand(plain))
+    assert {run.model.n_embd for run in added} == {64}
+    # At each depth a new learning rate with four seeds, and a new seed at the six others.
+    assert len(added) == 3 * (4 + 6)
 
 
 BAD = {
@@ -89,8 +100,11 @@ BAD = {
     "half an expert": (["axes={experts: [6]}", ALONE], "of 6 experts 1.5 would be active"),
     "half a layer": (["axes={depth: [2, 2.5]}", ALONE], "axes.depth: 2.5 is not a whole number"),
     "contrast": (["contrasts={sp: {axes: [wdth]}}"], "no axis 'wdth'; did you mean 'width'?"),
+    "retune": (["contrasts={sp: {axes: [width], retune: {width: [512]}}}"], "no size 512; it has 64, 128, 256"),
+    "refined axis": (["refinements=[{axis: wdth, hp: log2_lr}]"], "no axis 'wdth'; did you mean 'width'?"),
     "own rules": (["contrasts={expertp: {axes: [width]}}"], "contrasts.expertp is the study's own rule set"),
     "joint name": (["joint={width: {models: [{n_embd: 128}]}}"], "joint.width has the name of an axis"),
+    "joint twice": (["joint={big: {models: [{n_embd: 128}, {n_layer: 4}]}}"], "two models have the same scale"),
     "joint field": (["joint={big: {models: [{n_emb: 128}]}}"], "a size has no 'n_emb'; did you mean 'n_embd'?"),
     "hp": (["axes={width: {sizes: [64], sweep: [lr]}}"], "should be 'log2_lr' or 'log2_init_std', not 'lr'"),
     "verdict": (["verdict.drft=1"], "drft: unknown key; did you mean 'drift'?"),

@@ -64,7 +64,7 @@ class ContrastSpec(Spec):
     """Another rule set beside the study's own.
 
     Its hyperparameters are its own optimum at the base. They are copied to every size of its axes (zero-shot), and the
-    grids are swept at the base and at the sizes that `retune` names.
+    grids are swept at the sizes that `retune` names; the base is one of them where the contrast must show its optimum.
     """
 
     axes: tuple[str, ...] = Field(min_length=1, description="where it is trained")
@@ -78,6 +78,16 @@ class GridSpec(Spec):
 
     log2_lr: Grid = Field(description="learning rates, log2")
     log2_init_std: Grid | None = Field(None, description="init stds, log2; null: init is not swept")
+
+
+class RefinementSpec(Spec):
+    """Cells beside the grids that settle one axis; `expertp sweep --refine` adds them where they are needed."""
+
+    axis: str
+    hp: HP
+    values: Grid | None = Field(None, description="added to the grid of `hp` on this axis, log2")
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="added to the seeds of this curve")
+    why: str = Field("", description="what made it necessary")
 
 
 class VerdictSpec(Spec):
@@ -101,6 +111,7 @@ class StudySpec(Spec):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 1, 2), min_length=1, description="init and data order")
     contrasts: dict[RuleSetName, ContrastSpec] = Field(default_factory=dict)
     verdict: VerdictSpec | None = Field(default_factory=VerdictSpec)
+    refinements: tuple[RefinementSpec, ...] = Field((), description="further cells, axis by axis")
     allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
 
     @model_validator(mode="after")
@@ -120,6 +131,14 @@ class StudySpec(Spec):
             for axis in (*contrast.axes, *contrast.retune):
                 if axis not in self.axis_names:
                     raise ValueError(f"contrasts.{rules}: no axis '{axis}'; {did_you_mean(axis, self.axis_names)}")
+            for axis, sizes in contrast.retune.items():
+                known = [self.size_of(axis, model) for model in self.models(axis).values()]
+                for size in set(sizes) - set(known):
+                    sizes_there = ", ".join(f"{each:g}" for each in known)
+                    raise ValueError(f"contrasts.{rules}.retune.{axis}: no size {size:g}; it has {sizes_there}")
+        for each in self.refinements:
+            if each.axis not in self.axis_names:
+                raise ValueError(f"refinements: no axis '{each.axis}'; {did_you_mean(each.axis, self.axis_names)}")
         for axis in self.axis_names:
             for model in self.models(axis).values():
                 if model.kappa != self.base.kappa and not self.allow_kappa_change:
@@ -139,14 +158,34 @@ class StudySpec(Spec):
         wanted = (self.axes.get(axis) or self.joint[axis]).sweep  # type: ignore[call-overload]
         return tuple(hp for hp in wanted if self.grid(hp))
 
-    def grid(self, hp: HP) -> tuple[float, ...]:
-        """Return the values of a grid; none where it is not swept."""
-        return getattr(self.grids, hp) or ()
+    def grid(self, hp: HP, axis: str | None = None) -> tuple[float, ...]:
+        """Return the values of a grid, with what was added on an axis; none where it is not swept."""
+        values = getattr(self.grids, hp) or ()
+        added = [value for each in self._refined(axis, hp) for value in each.values or ()]
+        return tuple(sorted({*values, *added}))
+
+    def seeds_of(self, axis: str, hp: HP) -> tuple[int, ...]:
+        """Return the seeds of an axis's curves, with what was added."""
+        added = [seed for each in self._refined(axis, hp) for seed in each.seeds]
+        return tuple(dict.fromkeys((*self.seeds, *added)))
+
+    def _refined(self, axis: str | None, hp: HP) -> list[RefinementSpec]:
+        return [each for each in self.refinements if (each.axis, each.hp) == (axis, hp)]
+
+    def size_of(self, axis: str, model: ModelSpec) -> float:
+        """Return a model's size in the unit of an axis; the unit of a joint scaling is the scale itself."""
+        if axis in self.joint:
+            return scale_of(model, self.base)
+        return float(getattr(model, SIZE_FIELD.get(axis, "n_exp")))
 
     def models(self, axis: str) -> dict[float, ModelSpec]:
         """Return an axis's models, the base among them, by their scale: how many times the base they are."""
         if axis in self.joint:
             made = [_changed_model(self.base, change, f"joint.{axis}") for change in self.joint[axis].models]
+            if len({scale_of(model, self.base) for model in made}) < len(made):
+                raise ValueError(
+                    f"joint.{axis}: two models have the same scale; a scaling is one path of growing sizes"
+                )
         else:
             made = [_sized(self.base, axis, size) for size in self.axes[axis].sizes]  # type: ignore[index]
         by_scale = {scale_of(model, self.base): model for model in (self.base, *made)}
@@ -158,7 +197,7 @@ class StudySpec(Spec):
         tuned = {name: value for name in ("lr", "init_std") if own and (value := getattr(own, name)) is not None}
         return self.hps.replace(rules=rules, **tuned)
 
-    def seeded(self, model: ModelSpec, hps: BaseHPs) -> tuple[RunSpec, ...]:
+    def seeded(self, model: ModelSpec, hps: BaseHPs, seeds: tuple[int, ...] | None = None) -> tuple[RunSpec, ...]:
         """Return one run per seed."""
         return tuple(
             RunSpec(
@@ -168,17 +207,18 @@ class StudySpec(Spec):
                 train=self.train.replace(seed=seed),
                 allow_kappa_change=self.allow_kappa_change,
             )
-            for seed in self.seeds
+            for seed in seeds or self.seeds
         )
 
     def centre(self, model: ModelSpec, rules: RuleSetName) -> tuple[RunSpec, ...]:
         """Return the runs of a model with the base's hyperparameters as they are, one per seed."""
         return self.seeded(model, self.hps_of(rules))
 
-    def curve(self, model: ModelSpec, rules: RuleSetName, hp: HP) -> tuple[tuple[RunSpec, ...], ...]:
-        """Return the runs of a loss curve: per value of the grid one run per seed."""
-        hps = self.hps_of(rules)
-        return tuple(self.seeded(model, hps.replace(**{FIELD_OF[hp]: 2.0**value})) for value in self.grid(hp))
+    def curve(self, axis: str, model: ModelSpec, rules: RuleSetName, hp: HP) -> tuple[tuple[RunSpec, ...], ...]:
+        """Return the runs of a loss curve: per value of the axis's grid one run per seed."""
+        hps, seeds = self.hps_of(rules), self.seeds_of(axis, hp)
+        grid = self.grid(hp, axis)
+        return tuple(self.seeded(model, hps.replace(**{FIELD_OF[hp]: 2.0**value}), seeds) for value in grid)
 
 
 def expand(study: StudySpec) -> tuple[RunSpec, ...]:
@@ -192,17 +232,17 @@ def expand(study: StudySpec) -> tuple[RunSpec, ...]:
 
 def _all_runs(study: StudySpec) -> Iterator[tuple[RunSpec, ...]]:
     for axis in study.axis_names:
-        for scale, model in study.models(axis).items():
+        for model in study.models(axis).values():
             yield study.centre(model, study.hps.rules)
             for hp in study.sweep(axis):
-                yield from study.curve(model, study.hps.rules, hp)
+                yield from study.curve(axis, model, study.hps.rules, hp)
             for rules, contrast in study.contrasts.items():
                 if axis not in contrast.axes:
                     continue
                 yield study.centre(model, rules)
-                if scale == 1 or _size_of(model, axis) in contrast.retune.get(axis, ()):
+                if study.size_of(axis, model) in contrast.retune.get(axis, ()):
                     for hp in study.sweep(axis):
-                        yield from study.curve(model, rules, hp)
+                        yield from study.curve(axis, model, rules, hp)
 
 
 def scale_of(model: ModelSpec, base: ModelSpec) -> float:
@@ -213,10 +253,6 @@ def scale_of(model: ModelSpec, base: ModelSpec) -> float:
     4.0
     """
     return float(math.prod(getattr(model, field) / getattr(base, field) for field in SIZE_FIELD.values()))
-
-
-def _size_of(model: ModelSpec, axis: str) -> float:
-    return float(getattr(model, SIZE_FIELD.get(axis, "n_exp")))
 
 
 def _sized(base: ModelSpec, axis: str, size: float) -> ModelSpec:
