@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
 # Set-up in .venv, then the verb it is given: ./run.sh plan --base configs/base.yaml --target configs/target.yaml
-# With no argument: prepare the built-in corpus, train a small MoE on it, and sample from it.
+# With no argument: a transfer study at demo scale on the built-in corpus, its verdicts and its report (`expertp demo`).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$root/scripts/setup.sh" ""
-if [ $# -gt 0 ]; then
-  exec expertp "$@"
+if [ $# -eq 0 ]; then
+  cd "$root"
+  set -- demo
 fi
-cd "$root"
-expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096
-expertp train configs/run.yaml --out out/first-run
-expertp generate out/first-run --prompt "def main(" --tokens 120 --seed 1
+exec expertp "$@"

@@ -1,5 +1,6 @@
 """Small data and small runs for tests of training."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from expertp.config import build
 from expertp.spec import RunSpec
+from expertp.study import StudySpec
 
 VOCAB = 64
 
@@ -39,3 +41,22 @@ def run_tree(data: Path, **sections: dict[str, Any]) -> dict[str, Any]:
 def tiny_run(data: Path, **sections: dict[str, Any]) -> RunSpec:
     """Return a tiny run, with changes by section: tiny_run(data, train={"steps": 3})."""
     return build(RunSpec, run_tree(data, **sections), "run")
+
+
+def study_tree(
+    data: Path, grid: Sequence[float] = (-8, -6), seeds: Sequence[int] = (0, 1), **train: Any
+) -> dict[str, Any]:
+    """Return the tree of a tiny study: two widths, a few learning rates."""
+    tree = run_tree(data, train={"steps": 3, "eval_every": 3, **train})
+    return {
+        "name": "test",
+        **{section: tree[section] for section in ("base", "hps", "train")},
+        "axes": {"width": {"sizes": [32, 64], "sweep": ["log2_lr"]}},
+        "grids": {"log2_lr": list(grid)},
+        "seeds": list(seeds),
+    }
+
+
+def tiny_study(data: Path, grid: Sequence[float] = (-8, -6), seeds: Sequence[int] = (0, 1), **train: Any) -> StudySpec:
+    """Return a tiny study, with changes to its section `train`."""
+    return build(StudySpec, study_tree(data, grid, seeds, **train), "study")

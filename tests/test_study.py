@@ -120,7 +120,5 @@ def test_a_bad_study_is_one_line_that_says_what_to_do(overrides, message):
     assert "\n" not in str(caught.value)
 
 
-def test_one_seed_is_enough_where_nothing_is_judged(tmp_path):
-    text = EXAMPLE.read_text(encoding="utf-8").partition("verdict:")[0] + "verdict: null\n"
-    (tmp_path / "study.yaml").write_text(text)
-    assert load_study(tmp_path / "study.yaml", ["seeds=[0]"]).verdict is None
+def test_one_seed_is_enough_where_nothing_is_judged():
+    assert study("seeds=[0]", "verdict=null").verdict is None

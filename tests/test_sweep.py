@@ -7,14 +7,12 @@ import sys
 import time
 
 import pytest
-from runs import run_tree, write_tokens
+from runs import tiny_study, write_tokens
 
 from expertp import sweep
-from expertp.config import build
 from expertp.errors import InputError
 from expertp.executors.local import LocalExecutor
 from expertp.files import exclusive
-from expertp.study import StudySpec
 from expertp.study_store import open_study, read_study
 from expertp.sweep import run_study, work
 
@@ -34,28 +32,13 @@ def data(tmp_path_factory):
     return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
-def make_study(data, grid=(-8, -6), seeds=(0, 1), **train):
-    tree = run_tree(data, train={"steps": 3, "eval_every": 3, **train})
-    return build(
-        StudySpec,
-        {
-            "name": "test",
-            **{section: tree[section] for section in ("base", "hps", "train")},
-            "axes": {"width": {"sizes": [32, 64], "sweep": ["log2_lr"]}},
-            "grids": {"log2_lr": list(grid)},
-            "seeds": list(seeds),
-        },
-        "study",
-    )
-
-
 def rows(path):
     with (path / "results.csv").open(newline="") as file:
         return [{key: value for key, value in row.items() if key not in CLOCK} for row in csv.DictReader(file)]
 
 
 def test_a_study_is_trained_once_and_a_larger_grid_reuses_its_runs(data, tmp_path, monkeypatch):
-    results = run_study(open_study(tmp_path, make_study(data)), Here())
+    results = run_study(open_study(tmp_path, tiny_study(data)), Here())
     # 2 sizes x (2 learning rates + the centre) x 2 seeds
     assert [result.status for result in results] == ["finished"] * 12
     assert len(rows(tmp_path)) == 12
@@ -63,9 +46,9 @@ def test_a_study_is_trained_once_and_a_larger_grid_reuses_its_runs(data, tmp_pat
     trained = []
     original = sweep.train
     monkeypatch.setattr(sweep, "train", lambda run, *a, **k: trained.append(run) or original(run, *a, **k))
-    assert run_study(open_study(tmp_path, make_study(data)), Here()) == results
+    assert run_study(open_study(tmp_path, tiny_study(data)), Here()) == results
     assert trained == []
-    run_study(open_study(tmp_path, make_study(data, grid=(-8, -6, -5))), Here())
+    run_study(open_study(tmp_path, tiny_study(data, grid=(-8, -6, -5))), Here())
     assert len(trained) == 4
     assert {run.hps.lr for run in trained} == {2.0**-5}
 
@@ -82,17 +65,17 @@ def test_a_run_that_fails_is_tried_once_more_and_then_listed(data, tmp_path, mon
         return original(run, *arguments, **options)
 
     monkeypatch.setattr(sweep, "train", train)
-    results = run_study(open_study(tmp_path, make_study(data)), Here())
+    results = run_study(open_study(tmp_path, tiny_study(data)), Here())
     failed = [result for result in results if result.status == "failed"]
     assert sorted(tries) == [32, 32, 64, 64]
     assert [(result.run.model.n_embd, result.error) for result in failed] == [(64, "OSError: the disk is full")]
     assert [row["error"] for row in rows(tmp_path) if row["status"] == "failed"] == ["OSError: the disk is full"]
     monkeypatch.setattr(sweep, "train", original)
-    assert {result.status for result in run_study(open_study(tmp_path, make_study(data)), Here())} == {"finished"}
+    assert {result.status for result in run_study(open_study(tmp_path, tiny_study(data)), Here())} == {"finished"}
 
 
 def test_a_run_that_somebody_else_holds_is_left_to_him(data, tmp_path):
-    directory = open_study(tmp_path, make_study(data))
+    directory = open_study(tmp_path, tiny_study(data))
     first = next(iter(directory.runs))
     with exclusive(directory.place(first), "busy"):
         work(directory, should_stop=lambda: False)
@@ -102,7 +85,7 @@ def test_a_run_that_somebody_else_holds_is_left_to_him(data, tmp_path):
 
 def test_worker_processes_end_as_one_process_does(data, tmp_path):
     """Killed at its first run, a worker is replaced, and the table is that of a sweep that nobody disturbed."""
-    study = make_study(data, steps=40, eval_every=40)
+    study = tiny_study(data, steps=40, eval_every=40)
     run_study(open_study(tmp_path / "quiet", study), Here())
     directory = open_study(tmp_path / "killed", study)
     victims = []
@@ -120,7 +103,7 @@ def test_worker_processes_end_as_one_process_does(data, tmp_path):
 
 
 def test_workers_stop_when_the_sweep_is_killed(data, tmp_path):
-    study = make_study(data, steps=5000, eval_every=0)
+    study = tiny_study(data, steps=5000, eval_every=0)
     directory = open_study(tmp_path, study)
     script = (
         "import sys; from expertp.study_store import read_study; from expertp.sweep import run_study\n"
@@ -140,13 +123,13 @@ def test_workers_stop_when_the_sweep_is_killed(data, tmp_path):
 
 
 def test_a_directory_of_another_study_is_refused(data, tmp_path):
-    open_study(tmp_path / "study", make_study(data))
+    open_study(tmp_path / "study", tiny_study(data))
     with pytest.raises(InputError, match=r"holds another study \(train\.steps=3 there, 4 here\)"):
-        open_study(tmp_path / "study", make_study(data, steps=4))
+        open_study(tmp_path / "study", tiny_study(data, steps=4))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.tex").write_text("")
     with pytest.raises(InputError, match="has files and is not a study of expertp"):
-        open_study(tmp_path / "other", make_study(data))
+        open_study(tmp_path / "other", tiny_study(data))
     with pytest.raises(InputError, match="no study here"):
         read_study(tmp_path / "nowhere")
     (tmp_path / "study/study.json").write_text("{")
@@ -155,7 +138,7 @@ def test_a_directory_of_another_study_is_refused(data, tmp_path):
 
 
 def test_a_study_reads_back_as_it_was(data, tmp_path):
-    study = make_study(data)
+    study = tiny_study(data)
     directory = open_study(tmp_path, study)
     assert read_study(tmp_path) == directory
     assert json.loads((tmp_path / "study.json").read_text())["study"]["name"] == "test"

@@ -190,6 +190,8 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         dotted, equals, raw = text.partition("=")
         section, dot, key = dotted.partition(".")
         spec = _spec_in(sections.get(section))
+        if spec is not None and isinstance(sections[section], UnionType) and raw == "null" and not dot:
+            spec = None  # an optional section can be left out as a whole
         if not equals or section not in sections or (dot and spec is None) or (spec is not None and not dot):
             names = [name for name, kind in sections.items() if _spec_in(kind)]
             raise InputError(f"'{text}' is not an override; {_override_hint(section, names)}")

@@ -16,6 +16,7 @@ from expertp.errors import InputError
 from expertp.plan import constant_names
 from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
 from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
+from expertp.study import AxisSpec, ContrastSpec, GridSpec, JointSpec, RefinementSpec, StudySpec, VerdictSpec
 
 RULE_COLUMNS = ("group", "init std", "lr", "weight decay", "Adam eps, consistent", "Adam eps, paper")
 FORWARD_PLACES = {
@@ -74,7 +75,7 @@ def options_table(spec: type[Spec]) -> str:
     """Return the fields of a spec with their defaults, choices and descriptions."""
     rows = []
     for name, field in spec.model_fields.items():
-        default = "required" if field.is_required() else f"`{_yaml(field.default)}`"
+        default = "required" if field.is_required() else f"`{_yaml(field.get_default(call_default_factory=True))}`"
         rows.append((f"`{name}`", default, _codes(_choices(field.annotation)), field.description or ""))
     return markdown_table(("key", "default", "choices", "meaning"), rows)
 
@@ -86,6 +87,13 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "hps": lambda: options_table(BaseHPs),
     "model": lambda: options_table(ModelSpec),
     "train": lambda: options_table(TrainSpec),
+    "study": lambda: options_table(StudySpec),
+    "axis": lambda: options_table(AxisSpec),
+    "joint": lambda: options_table(JointSpec),
+    "grids": lambda: options_table(GridSpec),
+    "contrast": lambda: options_table(ContrastSpec),
+    "refinement": lambda: options_table(RefinementSpec),
+    "verdict": lambda: options_table(VerdictSpec),
 }
 
 
@@ -161,6 +169,8 @@ def _yaml(value: object) -> str:
     """Write a default as YAML reads it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Spec):
+        return str(value.to_tree())
     return str(list(value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -83,8 +83,8 @@ class GridSpec(Spec):
 class RefinementSpec(Spec):
     """Cells beside the grids that settle one axis; `expertp sweep --refine` adds them where they are needed."""
 
-    axis: str
-    hp: HP
+    axis: str = Field(description="where they are added")
+    hp: HP = Field(description="to which curve")
     values: Grid | None = Field(None, description="added to the grid of `hp` on this axis, log2")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="added to the seeds of this curve")
     why: str = Field("", description="what made it necessary")
@@ -102,17 +102,22 @@ class StudySpec(Spec):
     """What must exist for a study; a study file has these sections."""
 
     name: str = Field(min_length=1, description="how the report calls it")
-    base: ModelSpec
-    hps: BaseHPs
-    train: TrainSpec
-    axes: dict[AxisName, AxisSpec] = Field(default_factory=dict)
-    joint: dict[str, JointSpec] = Field(default_factory=dict)
-    grids: GridSpec
+    base: ModelSpec = Field(description="the model that was tuned; every axis starts from it")
+    hps: BaseHPs = Field(description="its hyperparameters: the centre of the grids")
+    train: TrainSpec = Field(description="data, batch and horizon of every run; its seed is not used")
+    axes: dict[AxisName, AxisSpec] = Field(
+        default_factory=dict,
+        description="`width` (n_embd), `depth` (n_layer), `experts` (n_exp at the base's n_act / n_exp), `alpha` "
+        "(alpha_ffn), `fixed_topk` (n_exp at the base's n_act: the negative control)",
+    )
+    joint: dict[str, JointSpec] = Field(default_factory=dict, description="scalings of several dimensions, by name")
+    grids: GridSpec = Field(description="learning rates and init stds")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 1, 2), min_length=1, description="init and data order")
-    contrasts: dict[RuleSetName, ContrastSpec] = Field(default_factory=dict)
-    verdict: VerdictSpec | None = Field(default_factory=VerdictSpec)
+    contrasts: dict[RuleSetName, ContrastSpec] = Field(default_factory=dict, description="other rule sets beside it")
+    verdict: VerdictSpec | None = Field(default_factory=VerdictSpec, description="thresholds; null: nothing is judged")
     refinements: tuple[RefinementSpec, ...] = Field((), description="further cells, axis by axis")
     allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
+    keep_checkpoints: bool = Field(False, description="leave the last checkpoints of runs that have ended")
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -241,7 +246,7 @@ def _all_runs(study: StudySpec) -> Iterator[tuple[RunSpec, ...]]:
                     continue
                 yield study.centre(model, rules)
                 if study.size_of(axis, model) in contrast.retune.get(axis, ()):
-                    for hp in study.sweep(axis):
+                    for hp in HPS:  # tuned anew in full, whatever the study sweeps here
                         yield from study.curve(axis, model, rules, hp)
 
 

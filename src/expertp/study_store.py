@@ -10,6 +10,7 @@ results.csv   one row per run
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from expertp.files import write_atomically
 from expertp.loop import resolved
 from expertp.spec import RunSpec
 from expertp.store import RunDirectory, read_run
-from expertp.study import StudySpec, expand
+from expertp.study import RefinementSpec, StudySpec, expand
 
 FORMAT = 1
 # What all runs of a study share. Where one of these differs, it is another study; axes, grids and seeds may grow.
@@ -105,11 +106,10 @@ class StudyDirectory:
         for path in (self.path / "failures").iterdir():
             path.unlink()
 
-    def drop_checkpoints(self) -> None:
-        """Remove the checkpoints of all runs that have ended."""
-        for identity in self.runs:
-            if self.result(identity).status in ("finished", "diverged") and (run := self.directory(identity)):
-                run.drop_checkpoints()
+    def drop_checkpoints(self, identity: str) -> None:
+        """Remove the checkpoints of a run that has ended."""
+        if run := self.directory(identity):
+            run.drop_checkpoints()
 
     @contextmanager
     def at_work(self, identity: str) -> Iterator[None]:
@@ -123,27 +123,45 @@ class StudyDirectory:
 
     def was_at(self, pid: int) -> str | None:
         """Return the run that a process was at when it ended, and forget it."""
-        path = self.path / "workers" / f"{pid}.json"
-        try:
-            identity: str = json.loads(path.read_text(encoding="utf-8"))["identity"]
-        except FileNotFoundError:
-            return None
-        path.unlink()
+        identity = self._at(pid)
+        (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
         return identity
 
-    def write_table(self) -> Path:
-        """Write results.csv: one row per run, in an order that does not depend on who ran it."""
-        text = io.StringIO()
+    def running(self) -> dict[int, str]:
+        """Return which run each live worker of this machine is at, by process."""
+        pids = [int(path.stem) for path in (self.path / "workers").glob("*.json")]
+        at = {pid: self._at(pid) for pid in pids if _lives(pid)}
+        return {pid: identity for pid, identity in at.items() if identity in self.runs}
+
+    def _at(self, pid: int) -> str | None:
+        """Return what a worker says that it is at; it may have ended meanwhile."""
+        try:
+            note = (self.path / "workers" / f"{pid}.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        identity: str = json.loads(note)["identity"]
+        return identity
+
+    def step_of(self, identity: str) -> int:
+        """Return how many steps a run has taken, as far as its records tell."""
+        run = self.directory(identity)
+        records = run.metrics() if run and run.metrics_path.exists() else []
+        return records[-1]["step"] if records else 0
+
+    def write_table(self) -> list[Result]:
+        """Write results.csv, one row per run in an order that does not depend on who ran it; return the results."""
+        text, results = io.StringIO(), self.results()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_row(result) for result in self.results())
+        writer.writerows(_row(result) for result in results)
         write_atomically(self.path / "results.csv", text.getvalue().encode())
-        return self.path / "results.csv"
+        return results
 
 
 VARIED = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
+SETTINGS = ("log2_lr", "log2_init_std", "seed", "parameters", "active_parameters")
 OUTCOMES = ("status", "step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds", "error")
-COLUMNS = ("identity", "rules", *VARIED, "lr", "init_std", "seed", "parameters", "active_parameters", *OUTCOMES)
+COLUMNS = ("identity", "rules", *VARIED, *SETTINGS, *OUTCOMES)
 
 
 def _row(result: Result) -> dict[str, Any]:
@@ -152,8 +170,8 @@ def _row(result: Result) -> dict[str, Any]:
         "identity": result.identity,
         "rules": run.hps.rules,
         **{name: getattr(run.model, name) for name in VARIED},
-        "lr": run.hps.lr,
-        "init_std": run.hps.init_std,
+        "log2_lr": math.log2(run.hps.lr),
+        "log2_init_std": math.log2(run.hps.init_std),
         "seed": run.train.seed,
         "parameters": counts.total,
         "active_parameters": counts.active,
@@ -163,6 +181,16 @@ def _row(result: Result) -> dict[str, Any]:
 
 def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
     """Put a study into a directory: a new one, or one that holds this study with fewer sizes, values or seeds."""
+    directory = preview_study(path, study)
+    for folder in ("runs", "failures", "workers"):
+        (directory.path / folder).mkdir(parents=True, exist_ok=True)
+    record = {"format": FORMAT, "data_hash": directory.data_hash, "study": directory.study.to_tree()}
+    write_atomically(directory.path / "study.json", json.dumps(record, indent=2).encode())
+    return directory
+
+
+def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
+    """Return what `open_study` would, with the same complaints, and write nothing."""
     path = Path(path)
     data_hash = open_dataset(study.train.data).content_hash
     if (path / "study.json").exists():
@@ -177,13 +205,16 @@ def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
                     )
         if before.data_hash != data_hash:
             raise InputError(f"{path}: holds this study on other data; choose another --out")
+        study = _with_refinements(study, before.study.refinements)
     elif path.exists() and any(path.iterdir()):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
-    for folder in ("runs", "failures", "workers"):
-        (path / folder).mkdir(parents=True, exist_ok=True)
-    record = {"format": FORMAT, "data_hash": data_hash, "study": study.to_tree()}
-    write_atomically(path / "study.json", json.dumps(record, indent=2).encode())
     return StudyDirectory(path, study, data_hash)
+
+
+def _with_refinements(study: StudySpec, found: tuple[RefinementSpec, ...]) -> StudySpec:
+    """Return a study with what an earlier sweep found necessary, on the axes that the study still has."""
+    kept = [each for each in found if each.axis in study.axis_names and each not in study.refinements]
+    return study.replace(refinements=(*study.refinements, *kept))
 
 
 def read_study(path: str | Path) -> StudyDirectory:
@@ -204,3 +235,14 @@ def _slug(run: RunSpec) -> str:
     model, hps = run.model, run.hps
     size = f"n{model.n_embd}-l{model.n_layer}-e{model.n_exp}a{model.n_act}-x{model.alpha_ffn:g}"
     return f"{hps.rules}-{size}-lr{hps.lr:.3g}-init{hps.init_std:.3g}-seed{run.train.seed}"
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process of this machine is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

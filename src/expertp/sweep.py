@@ -18,6 +18,10 @@ ENDED = ("finished", "diverged", "failed")
 class Executor(Protocol):
     """Whoever can run workers: this machine, a cluster's scheduler."""
 
+    @property
+    def workers(self) -> int:
+        """How many runs are trained at a time."""
+
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """Return when all workers have come to their end, or have stopped because they should; call `tick` often."""
 
@@ -27,7 +31,6 @@ def run_study(
     executor: Executor,
     should_stop: Callable[[], bool] = lambda: False,
     tick: Callable[[], None] = lambda: None,
-    keep_checkpoints: bool = False,
 ) -> list[Result]:
     """Train what is missing of a study, write results.csv, and return how all runs stand.
 
@@ -36,15 +39,15 @@ def run_study(
         executor: starts workers.
         should_stop: asked often; when it says yes, runs are saved and go on at the next call.
         tick: called often, to show progress.
-        keep_checkpoints: leave the last checkpoints of runs that have ended.
     """
     directory.forget_failures()
     if any(result.status not in ENDED for result in directory.results()):
         executor.run_workers(directory, should_stop, tick)
-    if not keep_checkpoints:
-        directory.drop_checkpoints()
-    directory.write_table()
-    return directory.results()
+    results = directory.write_table()
+    for result in results:  # a worker that was killed at its last moment leaves some
+        if result.status in ("finished", "diverged") and not directory.study.keep_checkpoints:
+            directory.drop_checkpoints(result.identity)
+    return results
 
 
 def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
@@ -66,7 +69,9 @@ def _try_one(
         return False
     try:
         with directory.at_work(identity):
-            train(directory.runs[identity], directory.place(identity), should_stop=should_stop)
+            result = train(directory.runs[identity], directory.place(identity), should_stop=should_stop)
+            if result.status != "stopped" and not directory.study.keep_checkpoints:
+                directory.drop_checkpoints(identity)
     except BusyError:
         return False
     except Exception as error:  # whatever it is, the other runs go on

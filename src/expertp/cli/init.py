@@ -1,6 +1,7 @@
-"""Write commented starter files, base.yaml, target.yaml and run.yaml, into a directory.
+"""Write commented starter files into a directory: base.yaml, target.yaml, run.yaml and study.yaml.
 
-base.yaml and target.yaml are for `expertp plan`, run.yaml for `expertp train`. Existing files are never overwritten.
+base.yaml and target.yaml are for `expertp plan`, run.yaml for `expertp train`, study.yaml for `expertp sweep`. Existing
+files are never overwritten.
 """
 
 import argparse
@@ -14,7 +15,7 @@ EXAMPLES = """\
   expertp init my-study
 """
 
-STARTERS = ("base.yaml", "target.yaml", "run.yaml")
+STARTERS = ("base.yaml", "target.yaml", "run.yaml", "study.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,16 @@ from expertp.errors import InputError, RunError, did_you_mean
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TERMINATED = 0, 1, 2, 143
 
 VERBS = {
+    "demo": "a whole transfer study in minutes, with the commands that it is made of",
     "plan": "what every parameter group of a large model should be set to, from a small one",
-    "init": "write commented starter files: plan and run",
+    "init": "write commented starter files: plan, run and study",
     "prepare": "turn text, JSONL, Parquet or a Hugging Face dataset into token shards",
     "train": "train one model from a run file; run it again to resume",
     "generate": "stream text from a trained run",
+    "sweep": "train the runs of a transfer study that are missing, and judge it",
+    "status": "how a study stands: runs done and under way, best learning rates, failures",
+    "coordcheck": "check on short runs that activations and updates keep their size along a study's axes",
+    "report": "one page that shows what a study found, from its directory; never trains",
     "bench": "measure speed side by side: experts, a training step, preparing data",
     "doctor": "what this machine has, and what of it expertp will use",
 }
@@ -44,9 +49,9 @@ verbs:
 {verbs}
 
 examples:
+  expertp demo
   expertp plan --base configs/base.yaml --target configs/target.yaml
-  expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096
-  expertp train configs/run.yaml --out out/first-run
+  expertp sweep configs/study.yaml --out studies/first
 """
 
 

@@ -32,6 +32,29 @@ def describe(model: ModelSpec) -> str:
     )
 
 
+def size(model: ModelSpec) -> str:
+    """Name a model's size in a few letters.
+
+    >>> size(ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1))
+    'N64 L2 E4A1 a1'
+    """
+    ffn = f"E{model.n_exp}A{model.n_act}" if model.ffn == "moe" else "dense"
+    return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the two units that matter.
+
+    >>> duration(42), duration(192), duration(7_500)
+    ('42 s', '3 min 12 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def describe_multipliers(multipliers: Multipliers) -> str:
     """Say how large a model is against its base.
 

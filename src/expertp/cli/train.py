@@ -9,14 +9,11 @@ exits with 1. The imbalance shown is the largest |Load - kappa|: how far an expe
 
 import argparse
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
+from expertp.cli.signals import stop_signal
 from expertp.cli.text import count, describe, describe_multipliers
 from expertp.config import load_run
 from expertp.errors import RunError
@@ -49,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     from expertp.train import RunResult, Tracker, train
 
-    with Reporter("train", total=spec.train.steps) as reporter, _stop_signal() as stop:
+    with Reporter("train", total=spec.train.steps) as reporter, stop_signal() as stop:
         progress = _Progress(reporter)
         trackers: list[Tracker] = [progress]
         if args.tensorboard:
@@ -121,32 +118,3 @@ class _Progress:
 
     def end(self) -> None:
         """Leave the last line as it is."""
-
-
-class _StopSignal:
-    """Remembers SIGTERM or SIGINT, so that the run can save before it ends; a second one acts as usual."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def remember(self, number: int, frame: FrameType | None) -> None:
-        """Take the signal, and none after it."""
-        del frame
-        self.number = number
-        signal.signal(number, signal.SIG_DFL)
-
-    def received(self) -> bool:
-        """Return whether a signal has come."""
-        return self.number != 0
-
-
-@contextmanager
-def _stop_signal() -> Iterator[_StopSignal]:
-    """Listen for SIGTERM and SIGINT, and put the handlers back at the end."""
-    stop = _StopSignal()
-    before = {number: signal.signal(number, stop.remember) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

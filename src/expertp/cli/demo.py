@@ -1,0 +1,95 @@
+"""Run a whole transfer study in minutes on the built-in corpus, and show every command that it is made of.
+
+Prepares data, plans the largest model, trains the study, judges it and writes its report. Run again, it only shows what
+is there. The study file is DIR/study.yaml; a copy of it is a start for a study of your own.
+"""
+
+import argparse
+import shlex
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from expertp.cli.sweep import default_workers
+from expertp.config import load_study
+from expertp.spec import ModelSpec, Spec
+
+EXAMPLES = """\
+  expertp demo
+  expertp demo --out my-demo --workers 1
+"""
+
+INTRODUCTION = """\
+A transfer study at demo scale: {models} models of up to {largest:.1f}M parameters, {tokens}k tokens a run. It shows the
+machinery; a verdict about so few tokens says nothing about your models. Each command below can be run on its own.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("--out", metavar="DIR", default="demo", help="where everything goes (default: %(default)s)")
+    parser.add_argument(
+        "--workers", metavar="N", type=int, default=default_workers(), help="processes that train (default: cores)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the commands one after the other; stop at the first that fails."""
+    from expertp.cli.main import dispatch
+
+    out = Path(args.out)
+    _write_files(out)
+    print(_introduction(out))
+    for command in commands(out, args.workers):
+        print(f"$ expertp {shlex.join(command)}", flush=True)
+        code = dispatch(command)
+        print(flush=True)
+        if code:
+            return code
+    print(f"Open {out / 'study' / 'report.html'} in a browser. Next, your own data: expertp prepare --help, and")
+    print(f"a copy of {out / 'study.yaml'} with your base, axes and horizon.")
+    return 0
+
+
+def commands(out: Path, workers: int) -> list[list[str]]:
+    """Return the commands of the demo."""
+    study, data, directory = (str(out / name) for name in ("study.yaml", "data", "study"))
+    return [
+        ["doctor"],
+        ["plan", "--base", str(out / "base.yaml"), "--target", str(out / "target.yaml")],
+        ["prepare", "builtin", "--out", data, "--tokenizer", "bpe", "--vocab-size", "512"],
+        ["sweep", study, "--out", directory, "--workers", str(workers), f"train.data={data}"],
+        ["report", directory],
+    ]
+
+
+def _write_files(out: Path) -> None:
+    """Write the study file, and its base and largest width as files for `expertp plan`; what is there stays."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = (files("expertp") / "configs" / "demo.yaml").read_text(encoding="utf-8")
+    _write_once(out / "study.yaml", text)
+    study = load_study(out / "study.yaml")
+    largest = max(study.models(study.axis_names[0]).items())[1]
+    _write_once(out / "base.yaml", _as_yaml(model=study.base, hps=study.hps))
+    _write_once(out / "target.yaml", _as_yaml(model=largest))
+
+
+def _as_yaml(**sections: Spec) -> str:
+    tree = {name: spec.model_dump(mode="json", exclude_unset=True) for name, spec in sections.items()}
+    return str(yaml.safe_dump(tree, sort_keys=False))
+
+
+def _write_once(path: Path, text: str) -> None:
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+
+
+def _introduction(out: Path) -> str:
+    study = load_study(out / "study.yaml")
+    models: set[ModelSpec] = {model for axis in study.axis_names for model in study.models(axis).values()}
+    return INTRODUCTION.format(
+        models=len(models),
+        largest=max(model.counts().total for model in models) / 1e6,
+        tokens=round(study.train.steps * study.train.batch_tokens / 1e3),
+    )

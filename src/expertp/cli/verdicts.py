@@ -1,0 +1,29 @@
+"""How verdicts look on a terminal."""
+
+import math
+from typing import TYPE_CHECKING
+
+from expertp.cli.text import columns
+
+if TYPE_CHECKING:
+    from expertp.analysis.transfer import AxisVerdict, StudyVerdict
+
+
+def verdict_table(verdict: "StudyVerdict") -> str:
+    """Return one row per axis and hyperparameter, and below it the reason of each."""
+    rows = [("axis", "hp", "verdict", "drift per doubling, octaves", "excess loss, nats", "seeds")]
+    for each in verdict.axes:
+        drift = _with_interval(each.drift, each.drift_ci, "+.2f")
+        excess = _with_interval(each.excess, each.excess_ci, ".4f")
+        rows.append((each.axis, each.hp, each.verdict or "not judged", drift, excess, str(each.n_seeds)))
+    return "\n".join([columns(rows), "", *(f"{each.axis}, {each.hp}: {_why(each)}" for each in verdict.axes)])
+
+
+def _with_interval(value: float, interval: tuple[float, float], form: str) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
+
+
+def _why(verdict: "AxisVerdict") -> str:
+    return " ".join([verdict.reason, *(need.text for need in verdict.needs[:1])])

@@ -1,0 +1,144 @@
+"""What a study costs on this machine: time from a few real steps of each model, FLOPs and disk from its shape."""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from expertp.data import Dataset
+from expertp.loop import TrainingLoop, deterministic, resolve_device
+from expertp.spec import ModelSpec, RunSpec
+
+# Calibration stops here and leaves the rest to extrapolation by FLOPs: a forecast must not be a study of its own.
+CALIBRATION_SECONDS = 20.0
+TIMED_STEPS = 3
+# What a run leaves on disk beside its records: run.json, summary.json, a tokenizer.
+RUN_BYTES, RECORD_BYTES, RECORD_BYTES_PER_LAYER = 60_000, 220, 40
+# A checkpoint holds weights and two moments in float32; two are kept while a run is under way.
+CHECKPOINT_BYTES_PER_PARAMETER = 2 * 3 * 4
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What the runs of one model cost together.
+
+    Args:
+        model: the model.
+        runs: how many of them are still to be trained.
+        seconds: of one run, on one worker.
+    """
+
+    model: ModelSpec
+    runs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the missing runs of a study cost.
+
+    Args:
+        models: by model, small ones first.
+        tokens: that all runs train on.
+        flops: of all runs.
+        seconds: on all workers together.
+        disk_bytes: at the end, and while workers keep checkpoints.
+    """
+
+    models: tuple[ModelCost, ...]
+    tokens: int
+    flops: float
+    seconds: float
+    disk_bytes: int
+
+
+def forecast(
+    runs: Sequence[RunSpec], dataset: Dataset, workers: int = 1, limit: float = CALIBRATION_SECONDS
+) -> Forecast:
+    """Say what runs will cost on one thread per worker, after timing a few steps of each model.
+
+    Args:
+        runs: what is to be trained.
+        dataset: what on.
+        workers: processes that share the runs.
+        limit: seconds that may go into timing.
+    """
+    examples = {run.model: run for run in sorted(runs, key=lambda run: run.model.flops_per_token())}
+    counts = Counter(run.model for run in runs)
+    seconds = with_all_models(_timed(list(examples.values()), dataset, limit), tuple(examples))
+    tokens = sum(run.train.steps * run.train.batch_tokens for run in runs)
+    return Forecast(
+        models=tuple(ModelCost(model, counts[model], seconds[model]) for model in examples),
+        tokens=tokens,
+        flops=float(sum(run.train.steps * run.train.batch_tokens * run.model.flops_per_token() for run in runs)),
+        seconds=sum(seconds[run.model] for run in runs) / workers,
+        disk_bytes=_disk_bytes(runs, workers),
+    )
+
+
+def with_all_models(known: Mapping[ModelSpec, float], models: Sequence[ModelSpec]) -> dict[ModelSpec, float]:
+    """Return a run's seconds for all models, those that are not known in proportion to FLOPs from the nearest one.
+
+    >>> small, large = (ModelSpec(n_embd=n, n_layer=2, n_exp=4, vocab_size=64, context=8) for n in (64, 128))
+    >>> with_all_models({small: 2.0}, [small, large])[large] > 4
+    True
+    """
+    if not known:
+        return {}
+
+    def nearest(model: ModelSpec) -> ModelSpec:
+        return min(known, key=lambda other: abs(other.flops_per_token() - model.flops_per_token()))
+
+    return {
+        model: known[model] if model in known else known[near] * model.flops_per_token() / near.flops_per_token()
+        for model in models
+        for near in [nearest(model)]
+    }
+
+
+def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> dict[ModelSpec, float]:
+    """Time runs, the first of them at least, until the limit is reached."""
+    began, known = time.monotonic(), dict[ModelSpec, float]()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for run in examples:
+            if known and time.monotonic() - began > limit:
+                break
+            known[run.model] = _run_seconds(run, dataset)
+    finally:
+        torch.set_num_threads(threads)
+    return known
+
+
+def _run_seconds(run: RunSpec, dataset: Dataset) -> float:
+    device = resolve_device(run)
+    times = []
+    with deterministic(device):
+        loop = TrainingLoop(run, dataset, device)
+        for _ in range(1 + TIMED_STEPS):
+            began = time.perf_counter()
+            loop.step()  # loads and losses come back to the host, so nothing is left running on a device
+            times.append(time.perf_counter() - began)
+    return statistics.median(times[1:]) * (run.train.steps + _evaluations_in_steps(run))
+
+
+def _evaluations_in_steps(run: RunSpec) -> float:
+    """Return what validation costs in training steps: a forward pass is a third of one."""
+    train = run.train
+    if train.eval_every == 0:
+        return 0.0
+    times = -(-train.steps // train.eval_every)
+    return times * train.eval_tokens / train.batch_tokens / 3
+
+
+def _disk_bytes(runs: Sequence[RunSpec], workers: int) -> int:
+    records = sum(
+        run.train.steps // run.train.log_every * (RECORD_BYTES + RECORD_BYTES_PER_LAYER * run.model.n_layer)
+        for run in runs
+    )
+    largest = sorted((run.model.counts().total for run in runs), reverse=True)[:workers]
+    return records + RUN_BYTES * len(runs) + CHECKPOINT_BYTES_PER_PARAMETER * sum(largest)

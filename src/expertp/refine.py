@@ -1,0 +1,124 @@
+"""Settle what a study leaves open: add the cells that a verdict asks for, within a budget of time."""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from expertp.analysis.transfer import AxisVerdict, judge
+from expertp.forecast import with_all_models
+from expertp.spec import ModelSpec
+from expertp.study import RefinementSpec
+from expertp.study_store import Result, StudyDirectory, open_study
+from expertp.sweep import Executor, run_study
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Cells that would settle an axis.
+
+    Args:
+        cells: what is added to the study.
+        runs: how many runs these are.
+        seconds: of one worker, from what runs of these models have taken.
+    """
+
+    cells: RefinementSpec
+    runs: int
+    seconds: float
+
+
+def refine(
+    directory: StudyDirectory,
+    executor: Executor,
+    budget_seconds: float,
+    say: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
+    follow: Callable[[StudyDirectory], Callable[[], None]] = lambda _: lambda: None,
+) -> StudyDirectory:
+    """Add and train cells until every axis is settled, the budget is spent or nothing more would help.
+
+    Args:
+        directory: a study whose runs have ended.
+        executor: trains.
+        budget_seconds: of the clock on the wall.
+        say: told what is added and why, and what does not fit.
+        should_stop: asked often.
+        follow: given the study with its new cells, returns what is called often while they are trained.
+
+    Returns:
+        The study with what was added.
+    """
+    began = time.monotonic()
+    while not should_stop():
+        left = budget_seconds - (time.monotonic() - began)
+        proposals = propose(directory, directory.results())
+        chosen = _affordable(proposals, left * executor.workers)
+        for each in proposals:
+            cost = f"{each.runs} runs, about {each.seconds / executor.workers / 60:.1f} min"
+            say(f"{'adding' if each in chosen else 'over the budget'}: {_describe(each.cells)} ({cost})")
+            say(f"  because {each.cells.why}")
+        if not chosen:
+            return directory
+        cells = tuple(each.cells for each in chosen)
+        study = directory.study.replace(refinements=(*directory.study.refinements, *cells))
+        directory = open_study(directory.path, study)
+        run_study(directory, executor, should_stop, follow(directory))
+    return directory
+
+
+def propose(directory: StudyDirectory, results: Sequence[Result]) -> list[Proposal]:
+    """Return what would settle each axis that is open, cheapest first."""
+    study, seconds = directory.study, _seconds_by_model(results)
+    made = []
+    for verdict in judge(study, results).axes:
+        cells = _cells(verdict)
+        if cells is None or cells in study.refinements:
+            continue
+        grown = StudyDirectory(
+            directory.path, study.replace(refinements=(*study.refinements, cells)), directory.data_hash
+        )
+        added = [run for identity, run in grown.runs.items() if identity not in directory.runs]
+        known = with_all_models(seconds, [run.model for run in added])
+        if added:
+            made.append(Proposal(cells, len(added), sum(known[run.model] for run in added)))
+    return sorted(made, key=lambda each: each.seconds)
+
+
+def _cells(verdict: AxisVerdict) -> RefinementSpec | None:
+    """Return the cells that a verdict asks for first; missing runs are a matter of the sweep itself."""
+    for need in verdict.needs:
+        if need.kind != "runs":
+            return RefinementSpec(
+                axis=verdict.axis,
+                hp=verdict.hp,
+                values=need.values or None,
+                seeds=need.seeds,
+                why=verdict.reason,
+            )
+    return None
+
+
+def _describe(cells: RefinementSpec) -> str:
+    added = [f"{cells.hp} {', '.join(f'{value:g}' for value in cells.values)}"] if cells.values else []
+    added += [f"seeds {', '.join(map(str, cells.seeds))}"] if cells.seeds else []
+    return f"{cells.axis}, {cells.hp}: {' and '.join(added)}"
+
+
+def _affordable(proposals: Sequence[Proposal], seconds: float) -> list[Proposal]:
+    """Take proposals in their order as long as they fit."""
+    chosen = []
+    for each in proposals:
+        if each.seconds <= seconds:
+            chosen.append(each)
+            seconds -= each.seconds
+    return chosen
+
+
+def _seconds_by_model(results: Sequence[Result]) -> dict[ModelSpec, float]:
+    taken = defaultdict[ModelSpec, list[float]](list)
+    for result in results:
+        if result.status == "finished" and result.seconds:
+            taken[result.run.model].append(result.seconds)
+    return {model: statistics.median(seconds) for model, seconds in taken.items()}

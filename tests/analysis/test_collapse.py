@@ -1,0 +1,109 @@
+import math
+
+import numpy as np
+import pytest
+
+from expertp.analysis.collapse import Trace, collapse, crossings, smoothed
+
+STEPS = 400
+T = np.arange(1, STEPS + 1)
+BASE = 3 + 4 * np.exp(-T / 60)
+
+
+def make_trace(scale, curve=BASE, seeds=(0, 1, 2), batch_noise=0.05, own_noise=0.002):
+    """Return losses of which most noise belongs to the batch, and batches to the seed."""
+    losses = {}
+    for seed in seeds:
+        batches = np.random.default_rng(seed).standard_normal(STEPS)
+        own = np.random.default_rng((seed, int(scale * 10))).standard_normal(STEPS)
+        losses[seed] = tuple((curve + batch_noise * batches + own_noise * own).tolist())
+    return Trace(scale, tuple(T.tolist()), losses)
+
+
+def test_curves_that_lie_on_each_other_never_leave():
+    seen = collapse(make_trace(1.0), [make_trace(2.0), make_trace(4.0)])
+    assert [each.leaves_at for each in seen.deviations] == [None, None]
+    assert seen.max_deviation_until_half < 0.002
+    assert seen.window == 9
+
+
+def test_a_scale_leaves_where_its_curve_does():
+    apart = BASE - 0.004 * np.maximum(T - 200, 0)
+    seen = collapse(make_trace(1.0), [make_trace(2.0), make_trace(4.0, apart)])
+    on, off = seen.deviations
+    assert on.leaves_at is None
+    # 3 s.d. of the smoothed base are about 3 * 0.05 / sqrt(9) nats, 13 steps at 0.004 a step.
+    assert 205 <= off.leaves_at <= 230
+    assert off.relative[-1] == pytest.approx(-0.8 / BASE[-1], rel=0.05)
+
+
+def test_half_of_the_drop_ends_the_bound_on_early_deviations():
+    early, late = BASE * (1 + 0.05 * (T == 20)), BASE * (1 + 0.05 * (T > 100))
+    seen = collapse(make_trace(1.0), [make_trace(2.0, early), make_trace(4.0, late)], window=1)
+    half = T[np.argmax((BASE[0] + BASE[-1]) / 2 >= BASE)]
+    assert abs(seen.half_drop_step - half) <= 2
+    assert seen.deviations[0].max_until_half == pytest.approx(0.05, abs=0.005)
+    assert seen.deviations[1].max_until_half < 0.005
+    assert seen.max_deviation_until_half == seen.deviations[0].max_until_half
+
+
+def test_pairs_of_one_seed_take_the_noise_of_batches_away():
+    base = make_trace(1.0)
+    paired = collapse(base, [make_trace(2.0)]).deviations[0].relative
+    strangers = dict(enumerate(make_trace(2.0, seeds=(7, 8, 9)).losses.values()))
+    unpaired = collapse(base, [Trace(2.0, base.steps, strangers)]).deviations[0].relative
+    assert np.std(unpaired) > 10 * np.std(paired)
+
+
+def test_a_diverged_run_leaves_at_its_last_step():
+    broken = make_trace(2.0)
+    losses = {**broken.losses, 1: (*broken.losses[1][:99], *([math.nan] * (STEPS - 99)))}
+    seen = collapse(make_trace(1.0), [Trace(2.0, broken.steps, losses)])
+    assert seen.deviations[0].leaves_at == 100
+    assert seen.deviations[0].max_until_half < 0.002
+
+
+def test_one_seed_shows_deviations_and_no_departure():
+    seen = collapse(make_trace(1.0, seeds=(0,)), [make_trace(2.0, 2 * BASE, seeds=(0,))])
+    assert seen.deviations[0].leaves_at is None
+    assert seen.deviations[0].max_until_half > 0.9
+
+
+def test_curves_that_share_nothing_are_refused():
+    with pytest.raises(ValueError, match="share no step or no seed"):
+        collapse(make_trace(1.0, seeds=(0,)), [make_trace(2.0, seeds=(1,))])
+
+
+def test_bigger_is_better_without_crossings():
+    traces = [make_trace(scale, BASE - 0.05 * np.log2(scale) * T / STEPS) for scale in (4.0, 1.0, 2.0)]
+    seen = crossings(traces, after=100)
+    assert [(each.smaller, each.larger, each.count) for each in seen] == [(1, 2, 0), (2, 4, 0)]
+    assert all(each.larger_ends_lower for each in seen)
+    assert seen[0].gap == pytest.approx(-0.05, abs=0.01)
+
+
+def test_crossings_are_counted_where_they_are():
+    wave = BASE + 0.05 * np.cos(np.pi * T / 130)
+    (seen,) = crossings([make_trace(1.0), make_trace(2.0, wave)])
+    assert seen.count == 3
+    assert all(abs(step - at) < 12 for step, at in zip(seen.steps, (65, 195, 325), strict=True))
+    assert seen.larger_ends_lower
+    (late,) = crossings([make_trace(1.0), make_trace(2.0, wave)], after=150)
+    assert late.steps == seen.steps[1:]
+
+
+def test_curves_on_each_other_hardly_cross():
+    seen = crossings([make_trace(float(scale)) for scale in range(1, 9)])
+    sign_changes = 0
+    for smaller, larger in zip(range(1, 8), range(2, 9), strict=True):
+        gap = np.mean(
+            [np.subtract(make_trace(float(larger)).losses[s], make_trace(float(smaller)).losses[s]) for s in range(3)],
+            0,
+        )
+        sign_changes += int((np.diff(np.sign(smoothed(gap, 9))) != 0).sum())
+    assert sum(each.count for each in seen) < sign_changes / 2
+
+
+def test_smoothing_keeps_a_straight_line():
+    line = np.arange(50.0)
+    assert np.allclose(smoothed(line, 9), line)

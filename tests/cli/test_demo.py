@@ -1,0 +1,46 @@
+"""`expertp demo`: the commands that it is made of, and the files that it writes; ./run.sh runs the demo itself."""
+
+from pathlib import Path
+
+import pytest
+
+from expertp.cli import demo
+from expertp.cli.main import build_parser, main
+from expertp.config import load_base, load_study, load_target
+from expertp.study import expand
+
+CONFIG = Path(__file__).parents[2] / "configs/demo.yaml"
+
+
+def test_the_demo_is_made_of_commands_that_parse() -> None:
+    for verb, *arguments in demo.commands(Path("demo"), workers=2):
+        build_parser(verb).parse_intermixed_args(arguments)
+
+
+def test_the_plan_is_that_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "commands", lambda *_: [])
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    study = load_study(tmp_path / "study.yaml")
+    assert study == load_study(CONFIG)
+    assert load_base(tmp_path / "base.yaml") == (study.base, study.hps)
+    assert load_target(tmp_path / "target.yaml") == study.base.replace(n_embd=256)
+
+
+def test_a_study_file_that_was_changed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "commands", lambda *_: [])
+    (tmp_path / "study.yaml").write_text(CONFIG.read_text().replace("name: demo", "name: mine"))
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert load_study(tmp_path / "study.yaml").name == "mine"
+
+
+def test_the_demo_stops_at_a_command_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "commands", lambda *_: [["status", str(tmp_path / "nowhere")], ["doctor"]])
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+
+
+def test_the_demo_sweeps_the_base_and_the_largest_sp_in_both_hyperparameters() -> None:
+    runs = expand(load_study(CONFIG))
+    for rules, n_embd in (("expertp", 64), ("sp", 64), ("sp", 256)):
+        there = {(run.hps.lr, run.hps.init_std) for run in runs if (run.hps.rules, run.model.n_embd) == (rules, n_embd)}
+        assert len({lr for lr, _ in there}) >= 5, (rules, n_embd)
+        assert len({init for _, init in there}) >= 4, (rules, n_embd)

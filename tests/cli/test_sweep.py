@@ -1,0 +1,143 @@
+"""`expertp sweep` and `status` as a user meets them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from runs import study_tree, write_tokens
+
+from expertp.cli.main import main
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run a command line; return its exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def study_file(tmp_path: Path) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(study_tree(write_tokens(tmp_path / "data"))))
+    return path
+
+
+def test_a_dry_run_tells_the_cost_and_trains_nothing(study_file: Path, tmp_path: Path, say: Say) -> None:
+    code, out, _ = say("sweep", study_file, "--dry-run", "--workers", 2)
+    assert code == 0
+    assert out.startswith("test: 12 runs of 3 steps, 384 tokens each\n")
+    assert "N64 L2 E4A2 a1" in out
+    assert "4.61k tokens" in out
+    assert "FLOPs" in out
+    assert "MiB of disk" in out
+    assert "with 2 workers on this machine" in out
+    say("sweep", study_file, "--dry-run", "--out", tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_sweep_ends_with_results_and_verdicts_and_a_second_one_trains_nothing(
+    study_file: Path, tmp_path: Path, say: Say
+) -> None:
+    code, out, err = say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
+    assert code == 0
+    assert "12 of 12 runs to train" in err
+    assert out.startswith("12 runs: 12 finished\n")
+    assert "INCONCLUSIVE" in out  # two learning rates have no optimum between them
+    assert f"next: expertp report {tmp_path / 'study'}" in out
+    before = (tmp_path / "study/results.csv").read_bytes()
+    code, out, err = say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "study/results.csv").read_bytes() == before
+    assert "all 12 runs are there" in say("sweep", study_file, "--out", tmp_path / "study", "--dry-run")[1]
+    assert say("sweep", study_file, "--out", tmp_path / "study", "--dry-run", "grids.log2_lr=[-8, -6, -5]")[
+        1
+    ].startswith("test: 4 runs of 3 steps")
+
+
+def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: Say) -> None:
+    say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
+    code, out, _ = say("status", tmp_path / "study")
+    assert code == 0
+    assert out.startswith("test: 12 of 12 runs have ended (12 finished)\n")
+    assert "next: expertp report" in out
+    tree = json.loads(say("status", tmp_path / "study", "--json")[1])
+    assert tree["runs"] == {
+        "total": 12, "finished": 12, "diverged": 0, "failed": 0, "running": 0, "unfinished": 0, "missing": 0
+    }  # fmt: skip
+    assert (tree["share_done"], tree["seconds_left"], tree["running"], tree["failed"]) == (1.0, 0, [], [])
+    assert [model["n_embd"] for model in tree["models"]] == [32, 64]
+    assert set(tree["models"][0]) >= {"rules", "total", "finished", "diverged", "best_log2_lr", "loss"}
+
+
+def test_status_lists_failures_and_exits_with_1(study_file: Path, tmp_path: Path, say: Say) -> None:
+    from expertp.study_store import read_study
+
+    say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
+    directory = read_study(tmp_path / "study")
+    first = next(iter(directory.runs))
+    (directory.place(first) / "summary.json").unlink()
+    directory.note_failure(first, "OSError: the disk is full")
+    code, out, _ = say("status", tmp_path / "study")
+    assert code == 1
+    assert f"{directory.place(first).name}  OSError: the disk is full" in out
+
+
+BAD = {
+    "unknown axis": (["axes={widht: [32, 64]}"], "axes.widht"),
+    "empty grid": (["grids.log2_lr=[]"], "grids.log2_lr: is empty; give values"),
+    "kappa": (["axes={fixed_topk: [4, 8]}"], "set allow_kappa_change: true"),
+    "one seed": (["seeds=[0]"], "add seeds, or set verdict: null"),
+    "negative lr": (["hps.lr=-1"], "hps.lr: input should be greater than 0, not -1"),
+    "no workers": (["--workers", "0"], "--workers 0: at least 1 is needed"),
+    "no data": (["train.data=nowhere"], "nowhere"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
+def test_a_bad_study_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, study_file: Path, tmp_path: Path, say: Say
+) -> None:
+    code, out, err = say("sweep", study_file, "--out", tmp_path / "study", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_directory_of_another_study_is_refused_and_left_as_it_is(study_file: Path, tmp_path: Path, say: Say) -> None:
+    say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
+    before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "study").rglob("*"))
+    code, _, err = say("sweep", study_file, "--out", tmp_path / "study", "train.steps=4")
+    assert code == 2
+    assert "holds another study (train.steps=3 there, 4 here); choose another --out" in err
+    assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "study").rglob("*")) == before
+    assert say("sweep", study_file)[0] == 2
+    assert say("status", tmp_path / "nowhere")[0] == 2
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(study_file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "expertp.cli.main", "sweep", str(study_file), "--out", str(tmp_path / "study")]
+    command += ["--workers", "1", "train.steps=3000", "train.eval_every=0", "verdict=null"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("study/runs/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "stopped and saved; run the same command to go on" in out
+    assert list(tmp_path.glob("study/runs/*/checkpoints/step-*"))
