@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from runs import tiny_study, write_tokens
 
@@ -17,6 +18,14 @@ from expertp.study_store import open_study, read_study
 from expertp.sweep import run_study, work
 
 CLOCK = {"seconds"}
+SCRIPT = """
+import sys
+from expertp.executors.local import LocalExecutor
+from expertp.study_store import read_study
+from expertp.sweep import run_study
+run_study(read_study(sys.argv[1]), LocalExecutor(int((sys.argv[2:] or [2])[0])))
+"""
+SWEEP = (sys.executable, "-c", SCRIPT)
 
 
 class Here:
@@ -102,14 +111,28 @@ def test_worker_processes_end_as_one_process_does(data, tmp_path):
     assert rows(tmp_path / "killed") == rows(tmp_path / "quiet")
 
 
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_was_left_alone(data, tmp_path):
+    """Sweep and workers are killed together at three moments, then the same command is run to its end."""
+    study = tiny_study(data, steps=400, eval_every=400, checkpoint_seconds=0.5)
+    run_study(open_study(tmp_path / "quiet", study), LocalExecutor(workers=2))
+    open_study(tmp_path / "killed", study)
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        process = subprocess.Popen([*SWEEP, str(tmp_path / "killed")], start_new_session=True)
+        time.sleep(random.uniform(4, 10))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        unfinished = [path for path in tmp_path.glob("killed/runs/*") if not (path / "summary.json").exists()]
+        assert unfinished, "it was killed too late to show anything"
+    subprocess.run([*SWEEP, str(tmp_path / "killed")], check=True)
+    assert rows(tmp_path / "killed") == rows(tmp_path / "quiet")
+
+
 def test_workers_stop_when_the_sweep_is_killed(data, tmp_path):
     study = tiny_study(data, steps=5000, eval_every=0)
     directory = open_study(tmp_path, study)
-    script = (
-        "import sys; from expertp.study_store import read_study; from expertp.sweep import run_study\n"
-        "from expertp.executors.local import LocalExecutor; run_study(read_study(sys.argv[1]), LocalExecutor(1))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    process = subprocess.Popen([*SWEEP, str(tmp_path), "1"])
     deadline = time.monotonic() + 60
     while not list(directory.path.glob("runs/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -9,6 +9,7 @@ import torch
 from expertp.bench.data import compare_preparing
 from expertp.bench.experts import SHAPES, Shape, bmm_experts, compare_experts
 from expertp.bench.step import compare_steps
+from expertp.bench.study import compare_workers
 from expertp.bench.timing import describe_machine, interleaved
 from expertp.cli.main import main
 from expertp.model.experts import loop_experts
@@ -91,3 +92,11 @@ def test_a_case_that_does_not_exist_gets_a_hint(capsys):
     assert err == "expertp: --only 'E64A16 alpha 0.2': no such case; did you mean 'E64A16 alpha 0.25'?\n"
     assert SHAPES[3].name == "E64A16 alpha 0.25"
     assert main(["bench", "experts", "--rounds", "0"]) == 2
+
+
+def test_workers_are_compared_on_one_study() -> None:
+    case = compare_workers(rounds=1, steps=2)
+    assert (case.name, case.runs) == ("12 runs of 2 steps", 12)
+    assert set(case.ms) == {"workers", "one", "one_with_all_threads"}
+    assert case.vs_one_worker == pytest.approx(case.ms["one"] / case.ms["workers"], rel=0.01)
+    assert case.vs_one_with_all_threads == pytest.approx(case.ms["one_with_all_threads"] / case.ms["workers"], rel=0.01)

@@ -1,9 +1,10 @@
-"""Measure speed side by side in one run, interleaved, as ratios: experts, a whole training step, or preparing data.
+"""Measure speed side by side in one run, interleaved, as ratios: experts, a training step, preparing data, a sweep.
 
 `experts` compares the fused expert backend with a loop, with sort + grouped_mm, with capacity-padded bmm and with a
 dense FFN of the same active shape, and where expertp[hf] is installed with Hugging Face's Mixtral and OLMoE experts;
 `step` does so for a whole training step; `data` compares `expertp prepare` with a plain tiktoken loop. vs_dense and
-vs_best_peer (the best of loop, grouped_mm and bmm) are fused's time over theirs: below 1 is faster.
+vs_best_peer (the best of loop, grouped_mm and bmm) are fused's time over theirs: below 1 is faster. `study` compares a
+sweep on one worker per core with one worker.
 """
 
 import argparse
@@ -25,7 +26,7 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("what", choices=("experts", "step", "data"), help="what to measure")
+    parser.add_argument("what", choices=("experts", "step", "data", "study"), help="what to measure")
     parser.add_argument("--only", metavar="NAME", help="one case, by its name in the table")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of experts and step (default: float32)"
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    from expertp.bench import data, experts, step
+    from expertp.bench import data, experts, step, study
 
     if args.what == "experts":
         compare = partial(experts.compare_experts, dtype=args.dtype, rounds=args.rounds)
@@ -70,6 +71,8 @@ def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     if args.what == "step":
         compare = partial(step.compare_steps, dtype=args.dtype, rounds=args.rounds)
         return {shape.name: partial(compare, shape) for shape in step.SHAPES}
+    if args.what == "study":
+        return {"study": partial(study.compare_workers, args.rounds)}
     return {args.source: partial(data.compare_preparing, args.source, args.rounds)}
 
 

@@ -28,7 +28,7 @@ VERBS = {
     "status": "how a study stands: runs done and under way, best learning rates, failures",
     "coordcheck": "check on short runs that activations and updates keep their size along a study's axes",
     "report": "one page that shows what a study found, from its directory; never trains",
-    "bench": "measure speed side by side: experts, a training step, preparing data",
+    "bench": "measure speed side by side: experts, a training step, preparing data, a sweep",
     "doctor": "what this machine has, and what of it expertp will use",
 }
 

@@ -1,0 +1,85 @@
+"""A small sweep with one worker per core against one worker, with one thread and with a thread per core."""
+
+import tempfile
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from expertp.bench.timing import interleaved
+from expertp.data.tokenizers import usable_cores
+from expertp.executors.local import LocalExecutor
+from expertp.spec import BaseHPs, ModelSpec, TrainSpec
+from expertp.study import AxisSpec, GridSpec, StudySpec
+from expertp.study_store import open_study
+from expertp.sweep import run_study
+
+TOKENS = 200_000
+
+
+@dataclass(frozen=True)
+class StudyCase:
+    """Speed of a sweep; `vs_one_worker` and `vs_one_with_all_threads` are runs per minute of all workers over that."""
+
+    name: str
+    runs: int
+    workers: int
+    ms: dict[str, float]
+    runs_per_minute: dict[str, float]
+    vs_one_worker: float
+    vs_one_with_all_threads: float
+
+
+def compare_workers(rounds: int = 3, steps: int = 100) -> StudyCase:
+    """Time sweeps of one small study into fresh directories, starting processes included."""
+    workers = usable_cores()
+    executors = {
+        "workers": LocalExecutor(workers, threads=1),
+        "one": LocalExecutor(1, threads=1),
+        "one_with_all_threads": LocalExecutor(1, threads=workers),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root, numbers = Path(folder), count()
+        study = _study(_random_tokens(root / "tokens"), steps)
+
+        def sweep(executor: LocalExecutor) -> int:
+            return len(run_study(open_study(root / str(next(numbers)), study), executor))
+
+        contestants = {name: (lambda executor=executor: sweep(executor)) for name, executor in executors.items()}
+        ms = interleaved(contestants, rounds, warm_up=0)
+        runs = sweep(executors["workers"])
+    speed = {name: 6e4 * runs / value for name, value in ms.items()}
+    return StudyCase(
+        name=f"{runs} runs of {steps} steps",
+        runs=runs,
+        workers=workers,
+        ms={name: round(value, 1) for name, value in ms.items()},
+        runs_per_minute={name: round(value, 1) for name, value in speed.items()},
+        vs_one_worker=round(speed["workers"] / speed["one"], 3),
+        vs_one_with_all_threads=round(speed["workers"] / speed["one_with_all_threads"], 3),
+    )
+
+
+def _study(data: Path, steps: int) -> StudySpec:
+    """Return a study of the demo's size: two widths, two learning rates, two seeds."""
+    base = ModelSpec(n_embd=64, n_layer=2, d_head=32, n_exp=4, n_act=1, vocab_size=512, context=128)
+    return StudySpec(
+        name="bench",
+        base=base,
+        hps=BaseHPs(lr=1 / 64, init_std=1 / 16),
+        train=TrainSpec(data=str(data), steps=steps, batch_tokens=1024),
+        axes={"width": AxisSpec(sizes=(64, 128), sweep=("log2_lr",))},
+        grids=GridSpec(log2_lr=(-7, -6)),
+        seeds=(0, 1),
+        verdict=None,
+    )
+
+
+def _random_tokens(path: Path) -> Path:
+    """Write tokens of no meaning: speed does not ask for any."""
+    path.mkdir()
+    tokens = np.random.default_rng(0).integers(0, 512, TOKENS).astype("<u2")
+    tokens.tofile(path / "train.bin")
+    tokens[: TOKENS // 10].tofile(path / "val.bin")
+    return path
