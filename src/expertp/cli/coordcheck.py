@@ -1,0 +1,183 @@
+"""Check on short runs that activations and their updates keep their size along every axis of a study.
+
+Each model of the study trains a few steps with the base's hyperparameters, on the study's data and batch, at the full
+learning rate from the first step on. Printed are log-log slopes against scale, with the standard error over seeds and
+the expected slope in brackets: of the size of activations at init and after steps, of the effective update
+(W_t - W_0) x_t and of the propagated update W_0 (x_t - x_0). Exit code 1 when a slope says FAIL or a run diverges. A
+passing check is necessary for transfer, not sufficient.
+
+DIR gets coordcheck.csv (every number), coordcheck.json (slopes and verdicts) and the figure coordcheck.svg, .png. The
+same command again trains nothing and only reads what is there.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from expertp.cli.progress import Reporter
+from expertp.cli.text import columns, duration
+from expertp.config import load_study
+from expertp.errors import InputError
+from expertp.files import exclusive, write_atomically
+from expertp.spec import RuleSetName
+
+if TYPE_CHECKING:
+    from expertp.coordcheck import CoordinateCheck, Measurement, Probed, ProbedRun, Slope
+    from expertp.data import Dataset
+
+EXAMPLES = """\
+  expertp coordcheck configs/study.yaml --out out/coordcheck
+  expertp coordcheck configs/study.yaml --out out/coordcheck-sp --rules sp --steps 40 seeds=[0,1]
+"""
+HEADINGS = {
+    "init": "size at init",
+    "size": "size",
+    "effective": "(W_t-W_0) x_t",
+    "propagated": "W_0 (x_t-x_0)",
+}
+CSV_FILE, JSON_FILE, FIGURE = "coordcheck.csv", "coordcheck.json", "coordcheck"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("study_file", metavar="STUDY.yaml", help="the study file")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="base.*, hps.*, train.*, axes.*, seeds")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the check; made or read again")
+    parser.add_argument("--rules", choices=get_args(RuleSetName), help="rule set to check (default: the study's own)")
+    parser.add_argument("--steps", type=int, default=60, metavar="N", help="optimizer steps of a run (default: 60)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure or read, print the slopes and say what they mean."""
+    study = load_study(args.study_file, args.overrides)
+    if args.steps < 3:
+        raise InputError(f"--steps {args.steps} is too few to see a slope of training; give 3 or more, such as 60")
+
+    from expertp.coordcheck import analyse, check_input, check_key, from_csv, probed_runs, settled_sizes, to_csv
+    from expertp.data import open_dataset
+    from expertp.figures import coordcheck as figure
+    from expertp.figures.save import render
+
+    rules: RuleSetName = args.rules or study.hps.rules
+    dataset = open_dataset(study.train.data)
+    runs = probed_runs(study, rules)
+    check_input(runs, dataset)
+    key, out = check_key(runs, args.steps, dataset.content_hash), Path(args.out)
+    with exclusive(out, busy=f"{out}: another process is at work there; wait for it, or choose another --out"):
+        if _is_measured(out, key):
+            table = from_csv((out / CSV_FILE).read_text(encoding="utf-8"))
+        else:
+            table = _measure(runs, dataset, args.steps)
+            write_atomically(out / CSV_FILE, to_csv(table).encode())
+        check = analyse(table, study, rules, args.steps)
+        record = {"key": key, "study": study.name, "rules": rules, "steps": args.steps, **_tree(check)}
+        shown = figure.data(check, settled_sizes(table, args.steps))
+        drawing = render(FIGURE, figure.drawn, shown, shown.rows())
+        write_atomically(out / f"{FIGURE}.svg", drawing.svg.encode())
+        write_atomically(out / f"{FIGURE}.png", drawing.png)
+        # Last: what it names is complete.
+        write_atomically(out / JSON_FILE, (json.dumps(record, indent=1) + "\n").encode())
+    if args.json:
+        print(json.dumps(record))
+    else:
+        print_check(check, args.steps)
+        print(f"\n{out}: {CSV_FILE}, {JSON_FILE}, {FIGURE}.svg, {FIGURE}.png")
+    return 1 if check.verdict == "FAIL" else 0
+
+
+def print_check(check: "CoordinateCheck", steps: int) -> None:
+    """Print a table per axis, then what failed."""
+    from expertp.coordcheck import CHECKS, first_settled_step
+
+    print(f"rules {check.rules}: slope of log size against log scale ± standard error over seeds (expected)")
+    print(f"updates and sizes after steps {first_settled_step(steps)}..{steps}, geometric mean")
+    for axis in dict.fromkeys(slope.axis for slope in check.slopes):
+        on_axis = [slope for slope in check.slopes if slope.axis == axis]
+        rows: list[tuple[str, ...]] = [(axis, *(HEADINGS[name] for name in CHECKS), "verdict")]
+        for module in dict.fromkeys(slope.module for slope in on_axis):
+            by_check = {slope.check: slope for slope in on_axis if slope.module == module}
+            failed = [HEADINGS[slope.check] for slope in by_check.values() if slope.verdict == "FAIL"]
+            verdict = f"FAIL: {', '.join(failed)}" if failed else "PASS"
+            rows.append((module, *(_cell(by_check.get(name)) for name in CHECKS), verdict))
+        print(f"\n{columns(rows)}")
+    print()
+    for each in check.diverged:
+        print(
+            f"FAIL: {each.axis} {each.scale:g}x, seed {each.seed}: the run diverged at step {each.step}; lower hps.lr"
+        )
+    failed_slopes = sum(slope.verdict == "FAIL" for slope in check.slopes)
+    print(f"{check.verdict}: {len(check.slopes) - failed_slopes} of {len(check.slopes)} slopes are as expected")
+
+
+def _cell(slope: "Slope | None") -> str:
+    """Write one slope.
+
+    A slope that no seed has at all scales is "none"; where every size is 0, as at init of a zero router, it is "zero".
+    """
+    if slope is None:
+        return ""
+    expected = f"{slope.low:g}" if slope.low == slope.high else f"{slope.low:g}..{slope.high:g}"
+    if slope.slope is None:
+        return f"{'zero' if slope.verdict == '-' else 'none'} ({expected})"
+    error = "" if slope.standard_error is None else f" ±{slope.standard_error:.2f}"
+    return f"{slope.slope:+.2f}{error} ({expected})"
+
+
+def _is_measured(out: Path, key: str) -> bool:
+    """Return whether a directory holds this check's numbers; those of another are not overwritten."""
+    try:
+        found = json.loads((out / JSON_FILE).read_text(encoding="utf-8"))["key"]
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{out / JSON_FILE}: is not the record of a coordinate check; choose another --out") from None
+    if found != key:
+        raise InputError(
+            f"{out} holds a coordinate check of another study, data, rule set or number of steps; "
+            f"choose another --out, or remove {out / JSON_FILE} to measure anew"
+        )
+    return (out / CSV_FILE).exists()
+
+
+def _measure(runs: Sequence["ProbedRun"], dataset: "Dataset", steps: int) -> "list[Measurement]":
+    from expertp.coordcheck import measure
+
+    costs = [each.run.model.flops_per_token() for each in runs]
+    # Every run has a line of its own: there is no need for a heartbeat.
+    with Reporter("coordcheck", total=sum(costs), heartbeat=math.inf, shows_time=False) as reporter:
+        reporter.line(f"{len(runs)} runs of {steps} steps")
+        return measure(runs, dataset, steps, on_run=_show(reporter, costs))
+
+
+def _show(reporter: Reporter, costs: Sequence[float]) -> "Callable[[ProbedRun, Probed], None]":
+    """Return what shows each run that has ended, with the time that is left by the models' FLOPs."""
+    started, done = time.monotonic(), 0
+
+    def show(each: "ProbedRun", probed: "Probed") -> None:
+        nonlocal done
+        done += 1
+        share = sum(costs[:done]) / sum(costs)
+        left = (time.monotonic() - started) * (1 - share) / share
+        axis, scale = each.places[0]
+        what = "base" if scale == 1 else f"{axis} {scale:g}x"
+        how = f"loss {probed.loss:.3f}" if probed.diverged_at is None else f"diverged at step {probed.diverged_at}"
+        reporter.update(sum(costs[:done]), f"{duration(left)} left")
+        reporter.line(
+            f"run {done}/{len(costs)}, {what}, seed {each.run.train.seed}: {how}; about {duration(left)} left"
+        )
+
+    return show
+
+
+def _tree(check: "CoordinateCheck") -> dict[str, object]:
+    return {
+        "verdict": check.verdict,
+        "diverged": [asdict(each) for each in check.diverged],
+        "slopes": [asdict(each) for each in check.slopes],
+    }

@@ -1,0 +1,39 @@
+"""Write the report of a study: one page, report.html, from what its directory holds. It never trains.
+
+Beside it: figures/ (every figure as .svg, .png and .csv) and verdict.json. What is missing is named in the page, with
+the command that makes it.
+"""
+
+import argparse
+import json
+
+from expertp.cli.verdicts import verdict_table
+
+EXAMPLES = """\
+  expertp report studies/first
+  expertp report studies/first --strict
+"""
+
+EXIT_VERDICT_FAIL = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("directory", metavar="DIR", help="directory of the study, as `expertp sweep --out` left it")
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when a verdict is FAIL (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print the verdicts and the page's path as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page and print the verdicts."""
+    from expertp.report.build import write_report
+    from expertp.study_store import read_study
+
+    written = write_report(read_study(args.directory))
+    if args.json:
+        print(json.dumps({"report": str(written.path), **written.verdict.to_tree()}))
+    else:
+        print(verdict_table(written.verdict), end="\n\n")
+        print(f"report: {written.path}")
+    has_failed = any(each.verdict == "FAIL" for each in written.verdict.axes)
+    return EXIT_VERDICT_FAIL if args.strict and has_failed else 0

@@ -1,0 +1,445 @@
+"""The coordinate check: short probed runs along each axis of a study -> measured slopes beside expected ones.
+
+    size of a module  ~  scale^slope,   scale = how many times the base a model is
+
+A rule set that transfers keeps activations, and what training adds to them, of order one at every scale: slopes are 0,
+but for the exceptions that `EXPECTED` spells out. Every rule set is held against the same table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+import torch
+
+from expertp.config import content_hash, run_id
+from expertp.data import Dataset, check_vocab, eval_batches, train_batch
+from expertp.errors import InputError
+from expertp.loop import TrainingLoop, deterministic, plan_run, resolve_device, resolved
+from expertp.plan import plan
+from expertp.probes import CoordinateProbe
+from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
+from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec
+from expertp.study import StudySpec
+
+Verdict = Literal["PASS", "FAIL", "-"]
+Check = Literal["init", "size", "effective", "propagated"]
+CHECKS: tuple[Check, ...] = ("init", "size", "effective", "propagated")
+# (axis, module, check) -> seed -> scale -> size
+Sizes = Mapping[tuple[str, str, Check], Mapping[int, Mapping[float, float]]]
+
+DEFAULT_STEPS = 60
+# Tokens of the batch that is measured on; they come from the validation split and are the same for every model.
+PROBE_TOKENS = 1024
+# Sizes are recorded at init, after the first step and at this many steps after it, evenly spaced ...
+RECORDS = 12
+# ... of which those from here on, as a share of all steps, decide: the first steps go from the slopes of init to those
+# of training.
+SETTLED_FROM = Fraction(1, 3)
+# A part of the measurements' identity; to be raised when what is measured changes.
+FORMAT = 1
+
+
+class Between(NamedTuple):
+    """A sum of two parts that scale differently: its slope lies between theirs."""
+
+    one: Monomial
+    other: Monomial
+
+
+class Expected(NamedTuple):
+    """How the sizes of a module scale; None where there is nothing to measure."""
+
+    init: Monomial | Between
+    size: Monomial | Between
+    effective: Monomial | Between | None = None
+    propagated: Monomial | Between | None = None
+
+
+ROUTER_AT_INIT = N**HALF / N_gamma
+MOE_AT_INIT = (a * N_ACT) ** -HALF
+# After a few steps, router logits are still partly those of init.
+ROUTER = Between(ROUTER_AT_INIT, ONE)
+# Seen, not derived: in narrow models attention's O falls with width, by 2^-0.9 from 64 to 128 channels and by 2^-0.3
+# from 128 to 256 (configs/study.yaml). The limit is 1.
+ATTN_O = Between(N**-HALF, ONE)
+# Through the first weights of a down projection, hidden units that have moved independently add up as at init.
+DOWN = Between(a**-HALF, ONE)
+# Where one table embeds and unembeds, a token's own logit is of order 1 from the start: one in vocab_size, that counts
+# the more the wider the model.
+LOGITS_AT_INIT = Between(N**-HALF, ONE)
+# fmt: off
+EXPECTED: Mapping[str, Expected] = {
+    #                       size at init          size after steps  (W_t - W_0) x_t  W_0 (x_t - x_0)
+    "embedding":   Expected(ONE,                  ONE,              ONE),
+    "attn_q":      Expected(ONE,                  ONE,              ONE,             ONE),
+    "attn_k":      Expected(ONE,                  ONE,              ONE,             ONE),
+    "attn_v":      Expected(ONE,                  ONE,              ONE,             ONE),
+    "attn_o":      Expected(ONE,                  ATTN_O,           ATTN_O,          ATTN_O),
+    "router":      Expected(ROUTER_AT_INIT,       ROUTER,           ONE,             ROUTER_AT_INIT),
+    "expert_up":   Expected(ONE,                  ONE,              ONE,             ONE),
+    "expert_down": Expected(a**-HALF,             ONE,              ONE,             DOWN),
+    "moe_output":  Expected(MOE_AT_INIT,          ONE),
+    "ffn_up":      Expected(ONE,                  ONE,              ONE,             ONE),
+    "ffn_down":    Expected(a**-HALF,             ONE,              ONE,             DOWN),
+    "ffn_output":  Expected(a**-HALF,             ONE),
+    # of attention, and of feed-forward layers that have not learned yet
+    "block_sum":   Expected(Between(L**-HALF, L**-HALF * MOE_AT_INIT), ONE),
+    # of the embedding, and of the sum over blocks
+    "stream":      Expected(Between(ONE, L**-HALF * MOE_AT_INIT), ONE),
+    "logits":      Expected(LOGITS_AT_INIT,       ONE,              ONE,             N**Fraction(-2, 5)),
+}
+# fmt: on
+# How far a slope may lie from the expected one. Theory knows steps of 1/2, so a wrong power lies further off; finite
+# sizes and few steps were seen to cost up to 0.16 at init and 0.35 after it, in the studies that these were chosen on.
+TOLERANCES: Mapping[Check, float] = {"init": 0.2, "size": 0.35, "effective": 0.4, "propagated": 0.35}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One number. A run that diverged has one of module "run" and quantity "diverged" at its last step."""
+
+    rules: str
+    axis: str
+    scale: float
+    seed: int
+    step: int
+    module: str
+    quantity: str
+    value: float
+
+
+@dataclass(frozen=True)
+class ProbedRun:
+    """One short run, and the places (axis, scale) that its numbers belong to: the base is on every axis."""
+
+    run: RunSpec
+    places: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a run showed: sizes as (step, module, quantity, value), its last loss, and where it diverged if it did."""
+
+    sizes: tuple[tuple[int, str, str, float], ...]
+    loss: float
+    diverged_at: int | None
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope of one module's size along an axis, beside the expected one.
+
+    Attributes:
+        slope: mean over seeds; None when no seed has a size at every scale.
+        standard_error: of that mean; None with fewer than two seeds.
+        low, high: what is expected; they differ where a sum of two parts has no single power.
+    """
+
+    axis: str
+    module: str
+    check: Check
+    slope: float | None
+    standard_error: float | None
+    seeds: int
+    low: float
+    high: float
+    tolerance: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A run that diverged."""
+
+    axis: str
+    scale: float
+    seed: int
+    step: int
+
+
+@dataclass(frozen=True)
+class CoordinateCheck:
+    """All slopes of a check and the runs that diverged."""
+
+    rules: RuleSetName
+    slopes: tuple[Slope, ...]
+    diverged: tuple[Divergence, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """FAIL when a slope or a run says so."""
+        return "FAIL" if self.diverged or any(slope.verdict == "FAIL" for slope in self.slopes) else "PASS"
+
+
+def probed_runs(study: StudySpec, rules: RuleSetName) -> tuple[ProbedRun, ...]:
+    """Return the runs of a check, small models first.
+
+    They train as the study says, but for the schedule: the learning rate is the full one from the first step on. A
+    warm-up would shrink the updates that are to be seen, and keep models of different size apart for longer.
+    """
+    places: dict[ModelSpec, list[tuple[str, float]]] = defaultdict(list)
+    for axis in study.axis_names:
+        models = study.models(axis)
+        if len(models) < 2:
+            raise InputError(f"axis '{axis}' has one size; a slope needs two or more, the base among them")
+        for scale, model in models.items():
+            places[model].append((axis, scale))
+    constant = study.train.replace(schedule="constant", decay_steps=None, warmup_steps=0, eval_every=0)
+    short = study.replace(train=constant)
+    return tuple(
+        ProbedRun(resolved(run), tuple(places[model]))
+        for model in sorted(places, key=ModelSpec.flops_per_token)
+        for run in short.centre(model, rules)
+    )
+
+
+def check_key(runs: Sequence[ProbedRun], steps: int, data_hash: str) -> str:
+    """Return the identity of a check's measurements: a hash of all that decides them."""
+    named = [[run_id(each.run, data_hash), each.places] for each in runs]
+    return content_hash({"runs": named, "steps": steps, "format": FORMAT})
+
+
+def check_input(runs: Sequence[ProbedRun], dataset: Dataset) -> None:
+    """Refuse what cannot be planned, fed or measured, before anything is trained or written."""
+    for each in runs:
+        plan_run(each.run)
+    run = runs[0].run
+    check_vocab(dataset, run.model.vocab_size)
+    train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
+    _probe_tokens(run, dataset)
+
+
+def measure(
+    runs: Sequence[ProbedRun],
+    dataset: Dataset,
+    steps: int,
+    on_run: Callable[[ProbedRun, Probed], None] = lambda _run, _probed: None,
+) -> list[Measurement]:
+    """Train and probe every run in memory; `on_run` is told of each that has ended."""
+    table = []
+    for each in runs:
+        probed = probe_run(each.run, dataset, steps)
+        entries = list(probed.sizes)
+        if probed.diverged_at is not None:
+            entries.append((probed.diverged_at, "run", "diverged", 1.0))
+        rules, seed = each.run.hps.rules, each.run.train.seed
+        table += [
+            Measurement(rules, axis, scale, seed, step, module, quantity, value)
+            for axis, scale in each.places
+            for step, module, quantity, value in entries
+        ]
+        on_run(each, probed)
+    return table
+
+
+def probe_run(run: RunSpec, dataset: Dataset, steps: int) -> Probed:
+    """Train one run in memory and probe it; when it diverges, nothing is recorded after that step."""
+    device = resolve_device(run)
+    loop = TrainingLoop(run, dataset, device)
+    probe = CoordinateProbe(loop.model, _probe_tokens(run, dataset).to(device))
+    recorded = set(recorded_steps(steps))
+    sizes: list[tuple[int, str, str, float]] = []
+    loss = math.nan
+    with deterministic(device):
+        for step in range(steps + 1):
+            if step > 0:
+                outcome = loop.step()
+                loss = outcome.loss
+                if outcome.diverged:
+                    return Probed(tuple(sizes), loss, diverged_at=step - 1)
+            if step in recorded:
+                measured = probe.measure(loop.model).items()
+                # updates are 0 at init
+                sizes += [(step, *key, size) for key, size in measured if step > 0 or key[1] == "size"]
+    return Probed(tuple(sizes), loss, diverged_at=None)
+
+
+def recorded_steps(steps: int) -> list[int]:
+    """Return the steps after which sizes are recorded.
+
+    >>> recorded_steps(60)
+    [0, 1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60]
+    """
+    return sorted({0, 1, *(math.ceil(steps * part / RECORDS) for part in range(1, RECORDS + 1))})
+
+
+def first_settled_step(steps: int) -> int:
+    """Return the step from which on records decide."""
+    return math.ceil(steps * SETTLED_FROM)
+
+
+def analyse(table: Iterable[Measurement], study: StudySpec, rules: RuleSetName, steps: int) -> CoordinateCheck:
+    """Return the slopes of a table of measurements beside what is expected on the study's axes."""
+    sizes = settled_sizes(table := list(table), steps)
+    slopes = []
+    for (axis, module, check), by_seed in sizes.items():
+        expected = getattr(EXPECTED[module], check)
+        assert expected is not None, f"{check} of {module} is measured and has no expectation"
+        low, high = expected_slopes(expected, study.base, study.models(axis), study.hps_of(rules))
+        slopes.append(judge(axis, module, check, by_seed, set(study.models(axis)), (low, high)))
+    order = {module: place for place, module in enumerate(EXPECTED)}
+    axes = {axis: place for place, axis in enumerate(study.axis_names)}
+    slopes.sort(key=lambda each: (axes[each.axis], order[each.module], CHECKS.index(each.check)))
+    diverged = [Divergence(m.axis, m.scale, m.seed, m.step) for m in table if m.quantity == "diverged"]
+    return CoordinateCheck(rules, tuple(slopes), tuple(diverged))
+
+
+def settled_sizes(table: Iterable[Measurement], steps: int) -> Sizes:
+    """Return (axis, module, check) -> seed -> scale -> size: at init, or the geometric mean over settled steps."""
+    diverged = set()
+    parts: dict[tuple[str, str, Check], dict[int, dict[float, list[float]]]] = {}
+    for row in table:
+        if row.module == "run":
+            diverged.add((row.axis, row.scale, row.seed))
+            continue
+        check: Check = "init" if row.step == 0 else row.quantity  # type: ignore[assignment]
+        by_seed = parts.setdefault((row.axis, row.module, check), {})
+        if row.step == 0 or row.step >= first_settled_step(steps):
+            by_seed.setdefault(row.seed, {}).setdefault(row.scale, []).append(row.value)
+    return {
+        (axis, module, check): {
+            seed: {
+                scale: _geometric_mean(values)
+                for scale, values in by_scale.items()
+                if check == "init" or (axis, scale, seed) not in diverged
+            }
+            for seed, by_scale in by_seed.items()
+        }
+        for (axis, module, check), by_seed in parts.items()
+    }
+
+
+def judge(
+    axis: str,
+    module: str,
+    check: Check,
+    by_seed: Mapping[int, Mapping[float, float]],
+    scales: set[float],
+    expected: tuple[float, float],
+) -> Slope:
+    """Fit one slope per seed and hold their mean against the expected range and the check's tolerance.
+
+    Args:
+        axis, module, check: what it is about.
+        by_seed: seed -> scale -> size. A seed counts when it has a size at all `scales`.
+        scales: of the axis.
+        expected: lower and upper end of what is expected.
+    """
+    whole = [sizes for sizes in by_seed.values() if set(sizes) == scales]
+    # A size that is exactly 0 at every scale, as that of a router with zero init, has no slope and nothing to prove.
+    is_zero = bool(whole) and all(size == 0 for sizes in whole for size in sizes.values())
+    slopes = [fit_slope(sizes) for sizes in whole if all(size > 0 for size in sizes.values())]
+    slope = statistics.fmean(slopes) if slopes else None
+    error = statistics.stdev(slopes) / math.sqrt(len(slopes)) if len(slopes) > 1 else None
+    low, high = expected
+    tolerance = TOLERANCES[check]
+    if is_zero:
+        verdict: Verdict = "-"
+    else:
+        verdict = "PASS" if slope is not None and low - tolerance <= slope <= high + tolerance else "FAIL"
+    return Slope(axis, module, check, slope, error, len(slopes), low, high, tolerance, verdict)
+
+
+def fit_slope(sizes: Mapping[float, float]) -> float:
+    """Return the least-squares slope of log size against log scale.
+
+    >>> round(fit_slope({1: 3.0, 2: 6.0, 4: 12.0}), 9)
+    1.0
+    """
+    logs = [(math.log(scale), math.log(size)) for scale, size in sizes.items()]
+    middle = statistics.fmean(x for x, _ in logs)
+    return sum((x - middle) * y for x, y in logs) / sum((x - middle) ** 2 for x, _ in logs)
+
+
+def expected_slopes(
+    expected: Monomial | Between, base: ModelSpec, models: Mapping[float, ModelSpec], hps: BaseHPs
+) -> tuple[float, float]:
+    """Return the range of slopes that an axis's models should show: the fit of the expected power at their sizes."""
+    parts = expected if isinstance(expected, Between) else (expected,)
+    slopes = [fit_slope({scale: part(_symbols(base, model, hps)) for scale, model in models.items()}) for part in parts]
+    # A fit to exact powers is exact but for rounding.
+    low, *_, high = sorted(round(slope, 9) + 0.0 for slope in slopes * 2)
+    return low, high
+
+
+def modules_of(model: ModelSpec) -> list[str]:
+    """Return the modules that are measured in a model."""
+    absent = ("ffn_",) if model.ffn == "moe" else ("router", "expert_", "moe_")
+    return [module for module in EXPECTED if not module.startswith(absent)]
+
+
+def expected_rows() -> list[tuple[str, ...]]:
+    """Return `EXPECTED` as text: a row per module, a cell per check, "1" where nothing should change with scale.
+
+    >>> expected_rows()[5]
+    ('router', 'm_N^1/2 m_N^-gamma', 'm_N^1/2 m_N^-gamma to 1', '1', 'm_N^1/2 m_N^-gamma')
+    """
+    return [
+        (module, *("" if part is None else " to ".join(map(str, _parts(part))) for part in expected))
+        for module, expected in EXPECTED.items()
+    ]
+
+
+def to_csv(table: Iterable[Measurement]) -> str:
+    """Return the table as CSV, floats to the last bit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Measurement)])
+    writer.writerows(astuple(row) for row in table)
+    return text.getvalue()
+
+
+def from_csv(text: str) -> list[Measurement]:
+    """Return the table that `to_csv` wrote."""
+    return [
+        Measurement(
+            row["rules"],
+            row["axis"],
+            float(row["scale"]),
+            int(row["seed"]),
+            int(row["step"]),
+            row["module"],
+            row["quantity"],
+            float(row["value"]),
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+
+
+def _parts(expected: Monomial | Between) -> tuple[Monomial, ...]:
+    return tuple(expected) if isinstance(expected, Between) else (expected,)
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values))) if all(value > 0 for value in values) else 0.0
+
+
+def _probe_tokens(run: RunSpec, dataset: Dataset) -> torch.Tensor:
+    """Return the inputs of the batch that is measured on."""
+    context = run.model.context
+    sequences = max(1, PROBE_TOKENS // context)
+    batch = next(iter(eval_batches(dataset.val, context, sequences, sequences * context)))
+    return torch.from_numpy(batch[:, :-1])
+
+
+def _symbols(base: ModelSpec, model: ModelSpec, hps: BaseHPs) -> dict[str, float]:
+    """Return the values of the symbols in `EXPECTED`."""
+    m = plan(base, model, hps.replace(decay="independent"), allow_kappa_change=True).multipliers
+    gamma = 1.0 if math.isinf(hps.gamma) else m.width**hps.gamma
+    return {
+        "m_N": m.width,
+        "m_N^gamma": gamma,
+        "m_L": m.depth,
+        "m_E": m.experts,
+        "m_a": m.alpha,
+        "n_act": model.n_act / base.n_act,
+    }

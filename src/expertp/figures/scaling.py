@@ -1,0 +1,117 @@
+"""Zero-shot loss over the number of parameters, with a power law per axis and how well it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from expertp.analysis.curves import StudyTable
+from expertp.analysis.scaling import Parameters, ScalingFit, scaling_fit
+from expertp.figures import style
+from expertp.figures.labels import finite, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COUNTED: tuple[Parameters, ...] = get_args(Parameters)
+TITLES: dict[Parameters, str] = {"total": "all", "active": "active", "non_embedding": "without embeddings"}
+
+
+@dataclass(frozen=True)
+class ScalingData:
+    """One fit per axis and way of counting."""
+
+    fits: tuple[tuple[str, ScalingFit], ...]
+    n_seeds: int
+
+    @property
+    def shape(self) -> tuple[float, float]:
+        """Columns and rows."""
+        return len(COUNTED), 1.15
+
+    def of(self, parameters: Parameters) -> list[tuple[str, ScalingFit]]:
+        """Return the fits of one way of counting, with their axes."""
+        return [(axis, fit) for axis, fit in self.fits if fit.parameters == parameters]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per point."""
+        return [
+            {
+                "axis": axis,
+                "counted": fit.parameters,
+                "scale": point.scale,
+                "parameters": point.parameters,
+                "loss": point.loss,
+                "exponent": fit.law.exponent,
+                "r2": finite(fit.law.r2),
+                "seeds": self.n_seeds,
+            }
+            for axis, fit in self.fits
+            for point in fit.points
+        ]
+
+
+def data(table: StudyTable) -> ScalingData:
+    """Fit every axis that has three sizes."""
+    study = table.study
+    found = [
+        (axis, fit)
+        for parameters in COUNTED
+        for axis in study.axis_names
+        if (fit := scaling_fit(table, parameters, axis, study.hps.rules))
+    ]
+    return ScalingData(tuple(found), len(study.seeds))
+
+
+def draw(figure: Figure, scaling: ScalingData) -> None:
+    """Draw a panel per way of counting, all on one range of losses."""
+    grid = figure.subplots(1, len(COUNTED), squeeze=False, sharey=True)[0]
+    axes = list(dict.fromkeys(axis for axis, _ in scaling.fits))
+    for ax, parameters in zip(grid, COUNTED, strict=True):
+        ax.set_title(TITLES[parameters])
+        _draw_panel(ax, scaling.of(parameters), axes)
+    grid[0].set_ylabel("zero-shot validation loss (nats)")
+
+
+def _draw_panel(ax: Axes, fits: list[tuple[str, ScalingFit]], axes: list[str]) -> None:
+    from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
+
+    style.faint_grid(ax)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    for axis, fit in fits:
+        place = axes.index(axis)
+        colour = style.size_colour(place, len(axes))
+        x = np.array([point.parameters for point in fit.points], float)
+        ax.plot(x, [point.loss for point in fit.points], marker=style.marker(place), linestyle="none", color=colour)
+        fine = np.geomspace(x.min(), x.max(), 30)
+        label = f"{axis}: R² {fit.law.r2:.3f}, exponent {fit.law.exponent:.3f}".replace("-", "\N{MINUS SIGN}")
+        ax.plot(fine, [fit.law(value) for value in fine], color=colour, linewidth=1.2, label=label)
+    counts = sorted({point.parameters for _, fit in fits for point in fit.points})
+    _parameter_ticks(ax, counts)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.2f}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("parameters")
+    # Below the panel: four lines of text would hide what they are about.
+    ax.legend(loc="upper left", bbox_to_anchor=(-0.03, -0.24), fontsize=8, handlelength=1.2, borderaxespad=0.1)
+
+
+def _parameter_ticks(ax: Axes, counts: list[int]) -> None:
+    """Put up to five round numbers on a logarithmic axis that may span less than a decade."""
+    from matplotlib.ticker import NullLocator
+
+    low, high = 0.9 * min(counts), 1.1 * max(counts)
+    round_numbers = [digit * 10.0**power for power in range(2, 13) for digit in (1, 1.5, 2, 3, 4, 5, 7)]
+    ticks: list[float] = []
+    for number in round_numbers:
+        if low <= number <= high and (not ticks or number / ticks[-1] > (high / low) ** 0.2):
+            ticks.append(number)
+    ax.set_xticks(ticks)
+    ax.set_xticklabels([short(number) for number in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlim(low, high)

@@ -1,0 +1,105 @@
+"""What a report needs of a study directory, read once; records of runs only where a figure asks for them."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from expertp.analysis.curves import StudyTable
+from expertp.analysis.optimum import Optimum
+from expertp.analysis.transfer import StudyVerdict, judge
+from expertp.spec import ModelSpec, RuleSetName, RunSpec
+from expertp.study import HP, StudySpec
+from expertp.study_store import Result, StudyDirectory
+
+ENDED = ("finished", "diverged")
+STATUSES = ("finished", "diverged", "failed", "unfinished", "missing")
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A study directory as the report sees it. Make it with `read`."""
+
+    directory: StudyDirectory
+    results: Sequence[Result]
+    table: StudyTable
+    verdict: StudyVerdict
+    _records: dict[str, Mapping[int, Sequence[Mapping[str, Any]]]] = field(default_factory=dict)
+
+    @property
+    def study(self) -> StudySpec:
+        """What was to be done."""
+        return self.directory.study
+
+    @property
+    def optima(self) -> dict[tuple[str, HP], Mapping[float, Optimum]]:
+        """The optima that the verdict rests on, by axis and hyperparameter."""
+        return {(each.axis, each.hp): each.optima for each in self.verdict.axes}
+
+    @property
+    def largest(self) -> ModelSpec:
+        """The largest model of the study: what its plan is for."""
+        models = [model for axis in self.study.axis_names for model in self.study.models(axis).values()]
+        return max(models, key=lambda model: (model.counts().total, model.flops_per_token()))
+
+    def records(self, model: ModelSpec, rules: RuleSetName) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+        """Return metrics.jsonl by seed, of the runs with the base's hyperparameters that have ended."""
+        key = f"{rules} {model.model_dump_json()}"
+        if key not in self._records:
+            found = {}
+            for result in self._ended(self.study.centre(model, rules)):
+                if run := self.directory.directory(result.identity):
+                    found[result.run.train.seed] = run.metrics()
+            self._records[key] = found
+        return self._records[key]
+
+    def _ended(self, runs: Iterable[RunSpec]) -> list[Result]:
+        found = [self.table.result(run) for run in runs]
+        return [result for result in found if result is not None and result.status in ENDED]
+
+    def counts(self, runs: Iterable[RunSpec] | None = None) -> str:
+        """Say how many runs have finished, diverged and so on, of all or of some."""
+        if runs is None:
+            statuses = Counter[str](result.status for result in self.results)
+        else:
+            unique = {(run.model, run.hps.model_dump_json(), run.train.seed): run for run in runs}.values()
+            found = [self.table.result(run) for run in unique]
+            statuses = Counter[str](result.status if result else "missing" for result in found)
+        return describe_counts(statuses)
+
+    def zero_shot_counts(self, rules: RuleSetName) -> str:
+        """Say how the runs with the base's hyperparameters stand."""
+        study = self.study
+        axes = study.axis_names if rules == study.hps.rules else study.contrasts[rules].axes
+        models = [model for axis in axes for model in study.models(axis).values()]
+        return f"n = {len(study.seeds)} seeds a size; " + self.counts(
+            run for model in models for run in study.centre(model, rules)
+        )
+
+    def command(self, verb: str) -> str:
+        """Return the command that fills this directory, or part of it."""
+        return f"expertp {verb} STUDY.yaml {self.out_option('coordcheck' if verb == 'coordcheck' else '')}"
+
+    def out_option(self, folder: str = "") -> str:
+        """Return the option that names this directory, or a folder in it."""
+        return f"--out {shlex.quote(str(self.directory.path / folder))}"
+
+
+def describe_counts(statuses: Mapping[str, int]) -> str:
+    """Say how runs stand; finished and diverged always, the others where there are any.
+
+    >>> describe_counts({"finished": 5, "missing": 1})
+    '6 runs: 5 finished, 0 diverged, 1 missing'
+    """
+    told = [f"{statuses.get(status, 0)} {status}" for status in STATUSES if statuses.get(status) or status in ENDED]
+    total = sum(statuses.values())
+    return f"{total} run{'s' if total != 1 else ''}: {', '.join(told)}"
+
+
+def read(directory: StudyDirectory) -> Reading:
+    """Read how all runs stand, and judge them."""
+    results = directory.results()
+    return Reading(directory, results, StudyTable(directory.study, results), judge(directory.study, results))

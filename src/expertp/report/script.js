@@ -1,0 +1,32 @@
+"use strict";
+(() => {
+  const said = document.getElementById("said");
+  const copyOld = (text) => {
+    const area = document.createElement("textarea");
+    area.value = text;
+    area.style.position = "fixed";
+    area.style.opacity = "0";
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  };
+  const copy = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return copyOld(text); // pages from a file may not have the clipboard
+    }
+  };
+  for (const button of document.querySelectorAll("button.copy")) {
+    button.addEventListener("click", async () => {
+      const done = await copy(document.getElementById(button.dataset.copy).textContent);
+      button.focus();
+      button.textContent = done ? "Copied" : "Failed";
+      said.textContent = done ? "Copied." : "Copying failed; select the text.";
+      setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
+    });
+  }
+})();

@@ -1,0 +1,48 @@
+"""`expertp report`: what it prints, its exit codes, and the one line for a directory that is no study."""
+
+import json
+import math
+
+import pytest
+from runs import write_tokens
+from synthetic import final_loss, study_spec, write_study
+
+from expertp.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory):
+    """A small study whose optimum moves by two octaves when the width doubles."""
+    path = tmp_path_factory.mktemp("cli") / "study"
+    spec = study_spec(
+        write_tokens(path.parent / "tokens"), axes={"width": {"sizes": [32, 64], "sweep": ["log2_lr"]}}, contrasts={}
+    )
+
+    def loss(run):
+        octaves = 2 if run.model.n_embd == 64 else 0
+        moved = run.replace(hps=run.hps.replace(lr=run.hps.lr * 2.0**octaves))
+        return final_loss(moved)
+
+    return write_study(path, spec, loss=loss, diverges=lambda _: False)
+
+
+def test_it_prints_the_verdicts_and_where_the_page_is(moving, capsys):
+    assert main(["report", str(moving.path)]) == 0
+    out = capsys.readouterr().out
+    assert "width  log2_lr  FAIL" in out
+    assert out.endswith(f"report: {moving.path}/report.html\n")
+    assert (moving.path / "report.html").exists()
+
+
+def test_a_failed_verdict_is_exit_code_3_when_strict(moving, capsys):
+    assert main(["report", str(moving.path), "--strict", "--json"]) == 3
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["report"] == f"{moving.path}/report.html"
+    assert math.isclose(tree["axes"][0]["drift_octaves_per_doubling"], -2, abs_tol=0.2)
+
+
+def test_a_directory_without_a_study_gets_one_line(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error == f"expertp: {tmp_path}: no study here (study.json is missing); `expertp sweep` makes one\n"
+    assert list(tmp_path.iterdir()) == []

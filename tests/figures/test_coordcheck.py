@@ -1,0 +1,50 @@
+"""The figure of a coordinate check: its numbers, and that it can be drawn whatever is missing."""
+
+import pytest
+
+from expertp.coordcheck import CoordinateCheck, Divergence, Sizes, Slope
+from expertp.figures.coordcheck import data, drawn
+from expertp.figures.save import render
+
+
+def made(sizes: Sizes, diverged: tuple[Divergence, ...] = ()) -> CoordinateCheck:
+    slopes = [
+        Slope(axis, module, check, 0.5, None, 1, 0.0, 0.0, 0.2, "FAIL" if module == "attn_v" else "PASS")
+        for axis, module, check in sizes
+    ]
+    return CoordinateCheck("expertp", tuple(slopes), diverged)
+
+
+SIZES: Sizes = {
+    ("width", "stream", "init"): {0: {1.0: 3.0, 2.0: 3.0}, 1: {1.0: 3.0, 2.0: 3.0}},
+    ("width", "attn_v", "init"): {0: {1.0: 2.0, 2.0: 4.0}, 1: {1.0: 1.0, 2.0: 8.0}},
+    ("width", "attn_v", "size"): {0: {1.0: 2.0, 2.0: 6.0}, 1: {1.0: 1.0}},
+    ("width", "router", "size"): {0: {1.0: 0.0, 2.0: 0.0}},
+}
+
+
+def test_lines_are_relative_to_the_base_and_over_seeds_that_have_all_scales() -> None:
+    found = data(made(SIZES), SIZES)
+    lines = {(line.module, line.check): line for line in found.lines}
+    assert set(lines) == {("stream", "init"), ("attn_v", "init"), ("attn_v", "size")}
+    assert lines["attn_v", "init"].sizes == pytest.approx((1.0, 4.0))  # the geometric mean of 2 and 8
+    assert lines["attn_v", "size"].sizes == pytest.approx((1.0, 3.0))
+    assert lines["attn_v", "size"].verdict == "FAIL"
+    assert found.shape == (1, 4)
+    assert found.rows()[0] == {
+        "axis": "width", "check": "init", "module": "stream", "scale": 1.0, "relative_size": 1.0,
+    }  # fmt: skip
+
+
+def test_the_same_numbers_give_the_same_bytes_and_name_the_modules() -> None:
+    found = data(made(SIZES), SIZES)
+    first, second = (render("coordcheck", drawn, found, found.rows()) for _ in range(2))
+    assert first == second
+    assert all(word in first.svg for word in ("attn_v", "stream", "width", "size at init"))
+    assert first.png.startswith(b"\x89PNG")
+
+
+def test_a_check_in_which_all_runs_diverged_is_drawn() -> None:
+    sizes = {key: value for key, value in SIZES.items() if key[2] == "init"}
+    found = data(made(sizes, (Divergence("width", 2.0, 0, 3),)), sizes)
+    assert "1 diverged" in render("coordcheck", drawn, found, found.rows()).svg

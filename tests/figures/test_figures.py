@@ -1,0 +1,193 @@
+"""Figures: their numbers are right without a backend, and their drawings are deterministic and of the page's ink."""
+
+import ast
+import csv
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic import write_study
+
+from expertp.analysis.curves import StudyTable
+from expertp.analysis.optimum import Optimum
+from expertp.analysis.transfer import judge
+from expertp.figures import contrast, curves, drift, excess, expert_shape, scaling
+from expertp.figures.labels import cell, thinned
+from expertp.figures.save import inline_svg, render, to_csv
+from expertp.figures.style import INK, new_figure, size_colour
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("figures") / "study")
+
+
+@pytest.fixture(scope="module")
+def table(directory):
+    return StudyTable(directory.study, directory.results())
+
+
+@pytest.fixture(scope="module")
+def verdict(table):
+    return judge(table.study, table.results)
+
+
+def panel_of(shown, axis, hp):
+    return next(each for each in shown.panels if (each.axis, each.hp) == (axis, hp))
+
+
+def test_a_curve_has_its_optimum_where_the_losses_have_it(table, verdict):
+    shown = curves.data(table, {(each.axis, each.hp): each.optima for each in verdict.axes})
+    assert shown.shape == (3, 2)
+    panel = panel_of(shown, "width", "log2_lr")
+    assert [line.label for line in panel.lines] == ["32", "64", "128"]
+    assert all(line.star.log2_value == pytest.approx(-7, abs=0.1) for line in panel.lines)
+    assert panel.base_optimum == pytest.approx(-7, abs=0.1)
+    assert panel_of(shown, "alpha", "log2_init_std").lines == ()
+
+
+def test_diverged_runs_are_counted_and_never_averaged(table, verdict):
+    shown = curves.data(table, {})
+    last = panel_of(shown, "width", "log2_lr").lines[-1].cells[-1]
+    assert (last.n, last.diverged, last.median, last.of) == (1, 2, None, "2/3")
+    rows = [row for row in shown.rows() if row["diverged"]]
+    assert [(row["size"], row["log2_value"], row["diverged"], row["median"]) for row in rows] == [(128, -4, 2, None)]
+
+
+def test_a_missing_run_is_missing_and_not_zero():
+    assert cell([math.nan, 3.0, 3.2]).missing == 1
+    assert cell([math.nan] * 3).median is None
+
+
+def test_a_contrast_stands_beside_ours_on_shared_axes(table):
+    shown = curves.contrast_data(table, "sp", {})
+    assert [(panel.rules, panel.hp) for panel in shown.panels] == [
+        ("expertp", "log2_lr"),
+        ("sp", "log2_lr"),
+        ("expertp", "log2_init_std"),
+        ("sp", "log2_init_std"),
+    ]
+    stars = {line.size: line.star.log2_value for line in shown.panels[1].lines}
+    assert stars[128] - stars[32] == pytest.approx(-2, abs=0.2)
+    assert curves.contrast_data(table, "fan_in_down", {}) is None
+
+
+def test_gaps_are_signed_and_taken_seed_by_seed(table):
+    by_scale = {each.scale: each for each in contrast.data(table, "sp").sizes}
+    # The optimum of sp moves by two octaves of lr and one of init, 0.06 2^2 + 0.03; tuning lr wins back most of it.
+    assert by_scale[4.0].zero_shot_gap.mean == pytest.approx(0.27, abs=0.01)
+    assert 0 < by_scale[4.0].retuned_gap.mean < 0.04
+    assert by_scale[4.0].retuned_at == "log2_lr -9"
+    assert by_scale[2.0].retuned is None
+    assert by_scale[2.0].retuned_gap is None
+    assert all(each.zero_shot_gap.n == 3 for each in by_scale.values())
+
+
+def test_a_gap_where_we_are_worse_is_negative_and_a_diverged_seed_is_no_gap():
+    assert contrast._gap([3.0, 3.1], [3.2, 3.2]).mean == pytest.approx(-0.15)
+    assert contrast._gap([3.0, math.inf], [3.2, 3.2]) is None
+    assert contrast._gap([3.0, math.nan], [3.2, 3.2]).n == 1
+
+
+def optimum(value, draws, edge=None):
+    draws = np.asarray(draws, float)
+    low = np.where(draws == -np.inf, -np.inf, draws)
+    return Optimum(value, (-math.inf, math.inf), 3.0, edge, 0.1, draws, low, draws)
+
+
+def test_an_open_interval_of_a_shift_stays_open():
+    base, beyond = optimum(-7.0, [-7.1, -7.0, -6.9]), optimum(-10.0, [-np.inf, -10.0, -9.9], "low")
+    shift = drift._shift(4.0, beyond, base)
+    assert (shift.octaves, shift.low, shift.edge) == (-3.0, -math.inf, "low")
+    assert shift.high == pytest.approx(-3.0)
+
+
+def test_drift_and_excess_are_those_of_the_verdict(table, verdict):
+    shown = drift.data(table.study, verdict.axes)
+    assert shown.half_grid == 0.5
+    for line in shown.lines:
+        assert line.shifts[0].octaves == 0
+        assert all(abs(shift.octaves) < 0.2 and shift.low < shift.high for shift in line.shifts[1:])
+    costs = excess.data(table, verdict.axes)
+    assert {each.scale for each in costs.points} == {2.0, 4.0}
+    assert all(gain.gain == pytest.approx(0.08 * math.log2(gain.scale), abs=0.01) for gain in costs.gains)
+
+
+def test_scaling_has_a_law_per_axis_and_way_of_counting(table):
+    assert len(scaling.data(table).fits) == 9
+    assert {row["counted"] for row in scaling.data(table).rows()} == {"total", "active", "non_embedding"}
+
+
+def test_experts_and_their_size_are_compared_at_one_scale(table):
+    shown = expert_shape.data(table)
+    assert shown.is_comparable
+    assert [(each.label, each.scale) for each in shown.of("alpha")] == [("1", 1.0), ("2", 2.0), ("4", 4.0)]
+
+
+def drawn(data):
+    figure = new_figure(*data.shape)
+    curves.draw(figure, data)
+    return figure
+
+
+def test_a_drawing_is_the_same_bytes_each_time_and_its_csv_the_numbers(table):
+    data = curves.data(table, {})
+    first, second = (render("curves", drawn, data, data.rows()) for _ in range(2))
+    assert first == second
+    rows = list(csv.DictReader(io.StringIO(first.csv)))
+    assert len(rows) == len(data.rows())
+    assert float(rows[0]["median"]) == pytest.approx(data.rows()[0]["median"], rel=1e-6)
+    assert INK in first.svg
+    assert "DejaVu" not in first.svg
+    assert "<metadata>" not in first.svg
+
+
+def test_an_inline_figure_has_ids_of_its_own_a_title_and_the_ink_of_the_page(table):
+    data = curves.data(table, {})
+    inline = render("curves", drawn, data, data.rows()).inline("A <title>", "What it shows")
+    assert INK not in inline
+    assert "<style" not in inline
+    assert '<title id="curves-title">A &lt;title&gt;</title>' in inline
+    assert 'role="img"' in inline
+    assert "http" not in inline
+    assert all(identity.startswith("curves-") for identity in ids(inline))
+
+
+def ids(svg):
+    return [part.split('"')[0] for part in svg.split(' id="')[1:]]
+
+
+def test_inline_figures_do_not_share_what_they_refer_to():
+    svg = '<svg viewBox="0 0 72 72"><clipPath id="p"/><g clip-path="url(#p)"><use xlink:href="#p"/></g></svg>'
+    inline = inline_svg(svg, "name", "t", "d")
+    assert 'id="name-p"' in inline
+    assert "url(#name-p)" in inline
+    assert 'href="#name-p"' in inline
+    assert "width:96px" in inline
+
+
+def test_csv_of_nothing_is_a_header():
+    assert to_csv([]) == "nothing\n"
+
+
+def test_long_series_are_thinned_and_keep_their_ends():
+    places = thinned(range(1000))
+    assert (places[0], places[-1]) == (0, 999)
+    assert len(places) <= 160
+
+
+def test_sizes_take_the_ends_of_the_colours():
+    assert len({size_colour(place, 4) for place in range(4)}) == 4
+
+
+@pytest.mark.parametrize("path", sorted(Path(curves.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_matplotlib_is_imported_when_something_is_drawn(path):
+    top = [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    names = {alias.name for node in top for alias in node.names} | {getattr(node, "module", "") for node in top}
+    assert not [name for name in names if name and name.startswith("matplotlib")]

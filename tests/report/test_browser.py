@@ -1,0 +1,138 @@
+"""The page in a real browser: the machine's own chromium, driven by playwright."""
+
+import shutil
+from urllib.parse import unquote
+
+import pytest
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("no chromium on this machine; apt-get install chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
+
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        # In a container there is no user namespace for the sandbox, and the page is our own.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser, written):
+    """Open the page; whatever it complains about or asks for goes into `complaints`."""
+    contexts = []
+
+    def open_page(viewport=DESK, **options):
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints = []
+        address = written.path.resolve().as_uri()
+
+        def guard(route):
+            if route.request.url == address:
+                route.continue_()
+            else:
+                page.complaints.append(f"asks for {route.request.url}")
+                route.abort()
+
+        page.route("**/*", guard)
+        page.on("console", lambda message: page.complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: page.complaints.append(f"error: {error}"))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+def test_it_opens_without_a_complaint_and_asks_for_nothing(visit, scheme, viewport):
+    page = visit(viewport, color_scheme=scheme)
+    assert page.complaints == []
+    width, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert width <= window, "the page scrolls sideways"
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('body *')].filter(each =>
+            each.getBoundingClientRect().right > window.innerWidth + 1 && !each.closest('.scroll, pre, .hidden')
+        ).map(each => each.outerHTML.slice(0, 80))"""
+    )
+    assert cut == []
+
+
+def test_light_and_dark_differ_and_figures_take_the_ink(visit):
+    def colours(scheme):
+        page = visit(color_scheme=scheme)
+        return page.evaluate(
+            """() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
+                getComputedStyle(document.querySelector('figure svg text')).fill]"""
+        )
+
+    (light_paper, light_ink, light_text), (dark_paper, dark_ink, dark_text) = colours("light"), colours("dark")
+    assert light_paper != dark_paper
+    assert light_ink == light_text
+    assert dark_ink == dark_text
+    assert light_ink != dark_ink
+
+
+def test_the_copy_buttons_copy(visit):
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    buttons = page.locator("button.copy")
+    assert buttons.count() >= 4
+    for place in range(buttons.count()):
+        button = buttons.nth(place)
+        wanted = page.evaluate("id => document.getElementById(id).textContent", button.get_attribute("data-copy"))
+        button.click()
+        page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
+        assert page.evaluate("navigator.clipboard.readText()") == wanted
+    assert page.locator("#said").text_content() == "Copied."
+    assert page.complaints == []
+
+
+def test_they_copy_where_the_page_has_no_clipboard(visit):
+    """As from a file in some browsers: the old way, through a selection."""
+    page = visit(permissions=["clipboard-read"])
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.evaluate("document.addEventListener('copy', () => { window.copied = document.activeElement.value; }, true)")
+    button = page.locator("button[data-copy=plan-json]")
+    button.click()
+    page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
+    assert page.evaluate("window.copied").startswith('{\n  "rules"')
+
+
+def test_the_keyboard_gets_everywhere_and_is_seen(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    seen = set()
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        here = page.evaluate("document.activeElement.className || document.activeElement.tagName")
+        if here == "BODY":
+            break
+        seen.add(here)
+    assert {"scroll", "copy", "A", "SUMMARY"} <= seen
+    page.locator("button.copy").first.focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_numbers_of_a_figure_can_be_taken_away(visit, directory):
+    page = visit(accept_downloads=True)
+    link = page.locator("a[download='drift.csv']")
+    with page.expect_download() as download:
+        link.click()
+    assert download.value.suggested_filename == "drift.csv"
+    expected = (directory.path / "figures/drift.csv").read_text(encoding="utf-8")
+    assert unquote(link.get_attribute("href").partition(",")[2]) == expected
+    assert download.value.path().read_text(encoding="utf-8") == expected

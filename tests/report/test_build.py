@@ -1,0 +1,267 @@
+import csv
+import io
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import pytest
+from runs import write_tokens
+from synthetic import study_spec, write_study
+
+from expertp.config import build
+from expertp.report.build import interval, render_report, sentence
+from expertp.report.reading import read
+from expertp.study import StudySpec
+from expertp.study_store import open_study, read_study
+
+SECTIONS = ["verdict", "curves", "contrasts", "drift", "excess", "collapse", "bigger", "balance", "coordcheck"]
+SECTIONS += ["scaling", "expert-shape", "theory", "plan", "failures", "environment", "commands"]
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Tree(HTMLParser):
+    """Collects elements, and complains about those that are not closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+    def of(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+@pytest.fixture(scope="module")
+def tree(page):
+    return Tree(page)
+
+
+def test_a_second_build_gives_the_same_bytes_and_touches_no_run(directory, written):
+    def contents():
+        return {
+            path.relative_to(directory.path): path.read_bytes()
+            for path in sorted(directory.path.rglob("*"))
+            if path.is_file()
+        }
+
+    before = contents()
+    assert render_report(read_study(directory.path)) == written.path
+    assert contents() == before
+
+
+def test_the_page_is_small_and_loads_nothing(page, tree):
+    assert len(page.encode()) < 5_000_000
+    assert "http://" not in page
+    assert "https://" not in page
+    assert not tree.of("link", "img", "iframe", "object", "embed", "audio", "video", "image")
+    assert not [each for each in tree.of("script") if "src" in each]
+    for _, attributes in tree.elements:
+        for name in ("href", "xlink:href", "src"):
+            if value := attributes.get(name):
+                assert value.startswith(("#", "data:text/csv")), value
+    assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", page)
+
+
+def test_the_page_is_well_formed_and_every_reference_leads_somewhere(tree):
+    assert tree.open == []
+    identities = [attributes["id"] for _, attributes in tree.elements if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    for _, attributes in tree.elements:
+        for name in ("href", "data-copy", "aria-labelledby"):
+            for target in (attributes.get(name) or "").split():
+                if name != "href" or target.startswith("#"):
+                    assert target.removeprefix("#") in identities
+
+
+def test_every_section_is_there_in_order(page):
+    assert re.findall(r'<section id="([\w-]+)"', page) == SECTIONS
+    assert [int(number) for number in re.findall(r'<h2 [^>]*><span class="n">(\d+)<', page)] == list(range(1, 12))
+
+
+def test_every_figure_can_be_read_aloud(page, tree):
+    figures = tree.of("svg")
+    assert len(figures) >= 9
+    assert all(each["role"] == "img" and each["aria-labelledby"] for each in figures)
+    for labels in (each["aria-labelledby"].split() for each in figures):
+        for label in labels:
+            assert re.search(rf'<(title|desc) id="{label}">[^<]{{10,}}</', page)
+    assert tree.of("html")[0]["lang"] == "en"
+    assert all(each.get("aria-label") for each in tree.of("button"))
+    assert tree.of("table")
+    assert page.count("<caption>") == len(tree.of("table"))
+    scrollers = [each for each in tree.of("div") if each.get("class") == "scroll"]
+    assert all(each["tabindex"] == "0" and each["role"] == "region" for each in scrollers)
+
+
+def test_figures_take_the_colour_of_the_text(page, tree):
+    assert "currentColor" in page
+    assert "#24292f" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_every_figure_has_its_files_and_the_page_has_their_numbers(directory, written, page, tree):
+    links = {each["download"]: each["href"] for each in tree.of("a") if "download" in each}
+    folder = directory.path / "figures"
+    names = {path.stem for path in folder.iterdir()}
+    assert {f"{name}.csv" for name in names} == set(links)
+    assert {"curves", "curves-sp", "contrast-sp", "drift", "excess", "collapse", "bigger", "balance"} <= names
+    for name in names:
+        text = (folder / f"{name}.csv").read_text(encoding="utf-8")
+        assert unquote(links[f"{name}.csv"].partition(",")[2]) == text
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")
+        assert len(list(csv.DictReader(io.StringIO(text)))) > 1
+
+
+def test_counts_of_runs_stand_everywhere(page, directory):
+    captions = re.findall(r"<figcaption>.*?</figcaption>", page, re.DOTALL)
+    assert captions
+    for caption in captions:
+        assert re.search(r"n = \d", caption)
+        assert re.search(r"\d+ diverged", caption)
+    statuses = [result.status for result in directory.results()]
+    for status in ("finished", "diverged", "failed", "missing"):
+        assert f"<dt>{status}</dt><dd>{statuses.count(status)}</dd>" in page
+    assert ">2/3</text>" in page  # diverged runs stand on the frame of the loss curves
+
+
+def test_what_is_missing_is_a_grey_box_with_the_command(page, directory):
+    boxes = re.findall(r'<div class="missing">.*?</div>\n', page, re.DOTALL)
+    text = "\n".join(boxes)
+    assert f"expertp sweep STUDY.yaml --out {directory.path}" in text
+    assert f"expertp coordcheck STUDY.yaml --out {directory.path}/coordcheck" in text
+    assert "expertp theory" in text
+
+
+def test_failures_and_divergences_are_listed(page):
+    failures = page[page.index('<section id="failures"') : page.index('<section id="environment"')]
+    assert "RuntimeError: the disk is on fire" in failures
+    assert failures.count("step 13 of 40") == 2
+    assert "test machine" in page[page.index('<section id="environment"') :]
+
+
+def test_the_verdicts_are_in_the_page_and_beside_it(directory, written, page):
+    tree = json.loads((directory.path / "verdict.json").read_text(encoding="utf-8"))
+    assert tree == json.loads(json.dumps(written.verdict.to_tree()))
+    badges = re.findall(r'<span class="badge \w+">(\w+)</span>', page)
+    assert badges == [each.verdict for each in written.verdict.axes]
+    assert badges[:2] == ["PASS", "PASS"]
+    assert "INCONCLUSIVE" in badges
+
+
+def test_the_sizes_of_the_study_are_said(page):
+    assert "carried by the rule set expertp to models of up to 4× in width" in page
+    assert "a run sees 5.12k tokens" in page
+    assert "shows how the machinery behaves" in page
+
+
+def test_gaps_have_their_sign(page):
+    table = page[page.index("Loss of sp minus expertp") :]
+    table = table[: table.index("</table>")]
+    assert re.search(r">\+0\.27\d\d \[\+", table)  # zero-shot at 4x: the optimum of sp has moved by two octaves
+    assert "not swept" in table  # the size between is not re-tuned
+
+
+def test_text_of_the_study_is_escaped(directory, tmp_path):
+    shutil.copytree(directory.path, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
+    record = json.loads((tmp_path / "copy/study.json").read_text(encoding="utf-8"))
+    record["study"]["name"] = "<script>alert(1)</script>"
+    (tmp_path / "copy/study.json").write_text(json.dumps(record), encoding="utf-8")
+    page = render_report(read_study(tmp_path / "copy")).read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_study_without_a_run_has_a_report_too(directory, tmp_path):
+    tree = {**directory.study.to_tree(), "verdict": None}
+    empty = open_study(tmp_path / "empty", build(StudySpec, tree, "study"))
+    page = render_report(empty).read_text(encoding="utf-8")
+    assert Tree(page).open == []
+    assert not Tree(page).of("svg")
+    assert f"{len(empty.runs)} of {len(empty.runs)} runs have not ended" in page
+    assert "asks for no verdict" in page
+
+
+def test_joint_scalings_one_seed_and_no_verdict_are_shown_too(tmp_path):
+    spec = study_spec(
+        write_tokens(tmp_path / "tokens"),
+        axes={"fixed_topk": {"sizes": [4, 8], "sweep": ["log2_lr"]}},
+        joint={"all": {"models": [{"n_embd": 64, "n_exp": 8, "n_act": 2}], "sweep": ["log2_lr"]}},
+        grids={"log2_lr": [-8, -7, -6]},
+        seeds=[0],
+        contrasts={},
+        verdict=None,
+        allow_kappa_change=True,
+    )
+    page = render_report(write_study(tmp_path / "study", spec)).read_text(encoding="utf-8")
+    assert Tree(page).open == []
+    assert "all (joint scale)" in page
+    assert "experts, fixed top-k (n_exp)" in page
+    assert "asks for no verdict" in page
+    assert "The study has no contrast" in page
+
+
+def test_a_coordinate_check_is_shown_when_there_is_one(directory, tmp_path):
+    shutil.copytree(directory.path, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
+    folder = tmp_path / "copy" / "coordcheck"
+    folder.mkdir()
+    slope = {
+        "axis": "width", "module": "router", "check": "init", "slope": -0.48, "standard_error": 0.01, "seeds": 2,
+        "low": -0.5, "high": -0.5, "tolerance": 0.2, "verdict": "PASS",
+    }  # fmt: skip
+    record = {"rules": "expertp", "steps": 60, "verdict": "PASS", "diverged": [], "slopes": [slope]}
+    (folder / "coordcheck.json").write_text(json.dumps(record), encoding="utf-8")
+    (folder / "coordcheck.svg").write_text(
+        (directory.path / "figures/drift.svg").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    page = render_report(read_study(tmp_path / "copy")).read_text(encoding="utf-8")
+    section = page[page.index('<section id="coordcheck"') : page.index('<section id="scaling"')]
+    assert "−0.48 ± 0.01 (−0.5)" in section
+    assert "1 slopes: 1 as expected, 0 not; 0 runs diverged" in section
+    assert 'class="missing"' not in section
+
+
+def test_records_are_read_once_and_only_of_zero_shot_runs(directory, monkeypatch):
+    from expertp.store import RunDirectory
+
+    opened = []
+    original = RunDirectory.metrics
+    monkeypatch.setattr(RunDirectory, "metrics", lambda self: opened.append(self.path) or original(self))
+    reading = read(directory)
+    assert opened == []
+    base = directory.study.base
+    first = reading.records(base, "expertp")
+    assert sorted(first) == [0, 1, 2]
+    assert reading.records(base, "expertp") is first
+    assert len(opened) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "ends", "text"),
+    [
+        (0.123, (0.1, 0.2), "+0.12 [+0.10, +0.20]"),
+        (-1.0, (float("-inf"), -0.5), "−1.00 [−∞, −0.50]"),
+        (1.0, (float("nan"), float("nan")), "+1.00 [?, ?]"),
+        (float("nan"), (0.0, 0.0), "–"),
+    ],
+)
+def test_an_interval_says_where_it_is_open(value, ends, text):
+    assert interval(value, ends, 2) == text
+
+
+def test_a_reason_becomes_a_sentence():
+    assert sentence("moves by -0.5 (95%: -inf to inf)") == "Moves by −0.5 (95%: −∞ to ∞)."
