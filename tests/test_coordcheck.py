@@ -178,7 +178,7 @@ def test_the_expected_slopes_are_those_of_the_rules(dataset: Dataset) -> None:
     assert slopes("block_sum", "init", "depth") == (-0.5, -0.5)
     assert slopes("block_sum", "init", "alpha") == (-0.5, 0)
     assert slopes("stream", "init", "width") == (0, 0)
-    assert slopes("logits", "init", "width") == (-0.5, 0)
+    assert slopes("logits", "init", "width") == (-0.5, -0.5)
     assert slopes("logits", "propagated", "width") == (-0.4, -0.4)
     exceptions = {
         ("router", "size", "width"), ("router", "propagated", "width"), ("logits", "propagated", "width"),
@@ -324,4 +324,4 @@ def test_the_demo_study_passes_under_expertp_and_fails_under_sp(tmp_path: Path) 
     ours = check_of(study, "expertp", text, 60)
     assert ours.verdict == "PASS", [slope for slope in ours.slopes if slope.verdict == "FAIL"]
     failed = {slope.axis for slope in check_of(study, "sp", text, 60).slopes if slope.verdict == "FAIL"}
-    assert failed == {"width", "depth", "alpha"}  # the 1/n_act of the architecture is enough for more experts
+    assert failed >= {"width", "depth", "alpha"}  # for more experts, the architecture's own 1/n_act is enough

@@ -32,7 +32,7 @@ def test_a_larger_grid_keeps_the_runs_of_a_smaller_one():
 
 def test_a_grid_is_a_slice_through_the_base_hyperparameters():
     demo = study()
-    for hp, moved, fixed, value in (("log2_lr", "lr", "init_std", 1 / 8), ("log2_init_std", "init_std", "lr", 1 / 64)):
+    for hp, moved, fixed, value in (("log2_lr", "lr", "init_std", 1 / 16), ("log2_init_std", "init_std", "lr", 1 / 64)):
         curve = demo.curve("width", demo.base, "expertp", hp)
         assert [getattr(runs[0].hps, moved) for runs in curve] == [2.0**x for x in demo.grid(hp)]
         assert {getattr(run.hps, fixed) for runs in curve for run in runs} == {value}

@@ -68,14 +68,6 @@ ROUTER_AT_INIT = N**HALF / N_gamma
 MOE_AT_INIT = (a * N_ACT) ** -HALF
 # After a few steps, router logits are still partly those of init.
 ROUTER = Between(ROUTER_AT_INIT, ONE)
-# Seen, not derived: in narrow models attention's O falls with width, by 2^-0.9 from 64 to 128 channels and by 2^-0.3
-# from 128 to 256 (configs/study.yaml). The limit is 1.
-ATTN_O = Between(N**-HALF, ONE)
-# Through the first weights of a down projection, hidden units that have moved independently add up as at init.
-DOWN = Between(a**-HALF, ONE)
-# Where one table embeds and unembeds, a token's own logit is of order 1 from the start: one in vocab_size, that counts
-# the more the wider the model.
-LOGITS_AT_INIT = Between(N**-HALF, ONE)
 # fmt: off
 EXPECTED: Mapping[str, Expected] = {
     #                       size at init          size after steps  (W_t - W_0) x_t  W_0 (x_t - x_0)
@@ -83,24 +75,24 @@ EXPECTED: Mapping[str, Expected] = {
     "attn_q":      Expected(ONE,                  ONE,              ONE,             ONE),
     "attn_k":      Expected(ONE,                  ONE,              ONE,             ONE),
     "attn_v":      Expected(ONE,                  ONE,              ONE,             ONE),
-    "attn_o":      Expected(ONE,                  ATTN_O,           ATTN_O,          ATTN_O),
+    "attn_o":      Expected(ONE,                  ONE,              ONE,             ONE),
     "router":      Expected(ROUTER_AT_INIT,       ROUTER,           ONE,             ROUTER_AT_INIT),
     "expert_up":   Expected(ONE,                  ONE,              ONE,             ONE),
-    "expert_down": Expected(a**-HALF,             ONE,              ONE,             DOWN),
+    "expert_down": Expected(a**-HALF,             ONE,              ONE,             ONE),
     "moe_output":  Expected(MOE_AT_INIT,          ONE),
     "ffn_up":      Expected(ONE,                  ONE,              ONE,             ONE),
-    "ffn_down":    Expected(a**-HALF,             ONE,              ONE,             DOWN),
+    "ffn_down":    Expected(a**-HALF,             ONE,              ONE,             ONE),
     "ffn_output":  Expected(a**-HALF,             ONE),
     # of attention, and of feed-forward layers that have not learned yet
     "block_sum":   Expected(Between(L**-HALF, L**-HALF * MOE_AT_INIT), ONE),
     # of the embedding, and of the sum over blocks
     "stream":      Expected(Between(ONE, L**-HALF * MOE_AT_INIT), ONE),
-    "logits":      Expected(LOGITS_AT_INIT,       ONE,              ONE,             N**Fraction(-2, 5)),
+    "logits":      Expected(N**-HALF,             ONE,              ONE,             N**Fraction(-2, 5)),
 }
 # fmt: on
-# How far a slope may lie from the expected one. Theory knows steps of 1/2, so a wrong power lies further off; finite
-# sizes and few steps were seen to cost up to 0.16 at init and 0.35 after it, in the studies that these were chosen on.
-TOLERANCES: Mapping[Check, float] = {"init": 0.2, "size": 0.35, "effective": 0.4, "propagated": 0.35}
+# How far a slope may lie from the expected one. Theory knows steps of 1/2, so a wrong power lies further off than what
+# finite sizes and few steps do to a right one: at a tuned base up to 0.1 at init, 0.25 in sizes and 0.35 in updates.
+TOLERANCES: Mapping[Check, float] = {"init": 0.2, "size": 0.3, "effective": 0.4, "propagated": 0.3}
 
 
 @dataclass(frozen=True)

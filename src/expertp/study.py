@@ -163,6 +163,16 @@ class StudySpec(Spec):
         wanted = (self.axes.get(axis) or self.joint[axis]).sweep  # type: ignore[call-overload]
         return tuple(hp for hp in wanted if self.grid(hp))
 
+    def swept(self, axis: str, model: ModelSpec, rules: RuleSetName) -> tuple[HP, ...]:
+        """Return the hyperparameters that are swept at a model: a contrast is tuned anew in full, or not at all."""
+        if rules == self.hps.rules:
+            return self.sweep(axis)
+        contrast = self.contrasts.get(rules)
+        if contrast is None or axis not in contrast.axes:
+            return ()
+        is_retuned = self.size_of(axis, model) in contrast.retune.get(axis, ())
+        return tuple(hp for hp in HPS if is_retuned and self.grid(hp))
+
     def grid(self, hp: HP, axis: str | None = None) -> tuple[float, ...]:
         """Return the values of a grid, with what was added on an axis; none where it is not swept."""
         values = getattr(self.grids, hp) or ()
@@ -237,17 +247,12 @@ def expand(study: StudySpec) -> tuple[RunSpec, ...]:
 
 def _all_runs(study: StudySpec) -> Iterator[tuple[RunSpec, ...]]:
     for axis in study.axis_names:
+        beside = [rules for rules, contrast in study.contrasts.items() if axis in contrast.axes]
         for model in study.models(axis).values():
-            yield study.centre(model, study.hps.rules)
-            for hp in study.sweep(axis):
-                yield from study.curve(axis, model, study.hps.rules, hp)
-            for rules, contrast in study.contrasts.items():
-                if axis not in contrast.axes:
-                    continue
+            for rules in (study.hps.rules, *beside):
                 yield study.centre(model, rules)
-                if study.size_of(axis, model) in contrast.retune.get(axis, ()):
-                    for hp in HPS:  # tuned anew in full, whatever the study sweeps here
-                        yield from study.curve(axis, model, rules, hp)
+                for hp in study.swept(axis, model, rules):
+                    yield from study.curve(axis, model, rules, hp)
 
 
 def scale_of(model: ModelSpec, base: ModelSpec) -> float:

@@ -148,6 +148,11 @@ class StudyDirectory:
         records = run.metrics() if run and run.metrics_path.exists() else []
         return records[-1]["step"] if records else 0
 
+    def changed_at(self) -> int:
+        """Return when the study, the end of a run or a coordinate check was last written, in nanoseconds."""
+        patterns = ("study.json", "runs/*/summary.json", "failures/*.json", "coordcheck*/coordcheck.json")
+        return max(path.stat().st_mtime_ns for pattern in patterns for path in self.path.glob(pattern))
+
     def write_table(self) -> list[Result]:
         """Write results.csv, one row per run in an order that does not depend on who ran it; return the results."""
         text, results = io.StringIO(), self.results()
@@ -185,7 +190,10 @@ def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
     for folder in ("runs", "failures", "workers"):
         (directory.path / folder).mkdir(parents=True, exist_ok=True)
     record = {"format": FORMAT, "data_hash": directory.data_hash, "study": directory.study.to_tree()}
-    write_atomically(directory.path / "study.json", json.dumps(record, indent=2).encode())
+    text = json.dumps(record, indent=2).encode()
+    path = directory.path / "study.json"
+    if not path.exists() or path.read_bytes() != text:  # what has not changed keeps its time
+        write_atomically(path, text)
     return directory
 
 

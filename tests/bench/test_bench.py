@@ -96,7 +96,7 @@ def test_a_case_that_does_not_exist_gets_a_hint(capsys):
 
 def test_workers_are_compared_on_one_study() -> None:
     case = compare_workers(rounds=1, steps=2)
-    assert (case.name, case.runs) == ("12 runs of 2 steps", 12)
+    assert (case.name, case.runs) == ("8 runs of 2 steps", 8)
     assert set(case.ms) == {"workers", "one", "one_with_all_threads"}
     assert case.vs_one_worker == pytest.approx(case.ms["one"] / case.ms["workers"], rel=0.01)
     assert case.vs_one_with_all_threads == pytest.approx(case.ms["one_with_all_threads"] / case.ms["workers"], rel=0.01)

@@ -33,7 +33,16 @@ def test_a_study_file_that_was_changed_is_kept(tmp_path: Path, monkeypatch: pyte
     assert load_study(tmp_path / "study.yaml").name == "mine"
 
 
-def test_the_demo_stops_at_a_command_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_goes_on_after_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(demo, "commands", lambda *_: [["coordcheck"], ["report"]])
+    monkeypatch.setattr("expertp.cli.main.dispatch", lambda command: done.append(*command) or (len(done) == 1))
+    demo_arguments = build_parser("demo").parse_args(["--out", str(tmp_path)])
+    assert demo.run(demo_arguments) == 1
+    assert done == ["coordcheck", "report"]
+
+
+def test_the_demo_stops_at_a_command_that_cannot_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "commands", lambda *_: [["status", str(tmp_path / "nowhere")], ["doctor"]])
     assert main(["demo", "--out", str(tmp_path)]) == 2
 

@@ -107,8 +107,8 @@ def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     [
         ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
         ("trian", "unknown verb 'trian'; did you mean 'train'?"),
-        ("xyzzy", "unknown verb 'xyzzy'; known are plan, init, prepare"),
-        ("--json", "unknown verb '--json'; known are plan"),
+        ("xyzzy", "unknown verb 'xyzzy'; known are demo, plan, init"),
+        ("--json", "unknown verb '--json'; known are demo"),
         ("main", "unknown verb 'main'; "),
     ],
 )

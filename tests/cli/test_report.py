@@ -46,3 +46,16 @@ def test_a_directory_without_a_study_gets_one_line(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error == f"expertp: {tmp_path}: no study here (study.json is missing); `expertp sweep` makes one\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_is_written_again_only_when_something_has_happened(moving, capsys):
+    main(["report", str(moving.path)])
+    before = (moving.path / "report.html").stat().st_mtime_ns
+    capsys.readouterr()
+    main(["report", str(moving.path)])
+    assert "report, as it was: " in capsys.readouterr().out
+    assert (moving.path / "report.html").stat().st_mtime_ns == before
+    summary = next(moving.path.glob("runs/*/summary.json"))
+    summary.write_text(summary.read_text())
+    main(["report", str(moving.path)])
+    assert (moving.path / "report.html").stat().st_mtime_ns > before

@@ -16,7 +16,7 @@ from expertp.analysis.transfer import judge
 from expertp.figures import contrast, curves, drift, excess, expert_shape, scaling
 from expertp.figures.labels import cell, thinned
 from expertp.figures.save import inline_svg, render, to_csv
-from expertp.figures.style import INK, new_figure, size_colour
+from expertp.figures.style import CONTRAST, INK, OURS, RETUNED, SIZE_COLOURS, new_figure, size_colour
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +191,16 @@ def test_matplotlib_is_imported_when_something_is_drawn(path):
     ]
     names = {alias.name for node in top for alias in node.names} | {getattr(node, "module", "") for node in top}
     assert not [name for name in names if name and name.startswith("matplotlib")]
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#101419"])
+@pytest.mark.parametrize("colour", [*SIZE_COLOURS, OURS, CONTRAST, RETUNED])
+def test_colours_can_be_seen_on_light_and_on_dark(colour, paper):
+    dark, light = sorted([luminance(colour), luminance(paper)])
+    assert (light + 0.05) / (dark + 0.05) >= 3

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from expertp.spec import ModelSpec, RuleSetName, RunSpec
+from expertp.spec import RuleSetName, RunSpec
 from expertp.study import FIELD_OF, HP, StudySpec
 from expertp.study_store import Result
 
@@ -90,7 +90,7 @@ class StudyTable:
     def curve(self, axis: str, scale: float, rules: RuleSetName, hp: HP) -> Curve | None:
         """Return a model's loss curve, or None where the study does not sweep it."""
         model = self.study.models(axis).get(scale)
-        if model is None or not self._is_swept(axis, model, rules, hp):
+        if model is None or hp not in self.study.swept(axis, model, rules):
             return None
         runs = self.study.curve(axis, model, rules, hp)
         return Curve(
@@ -113,16 +113,6 @@ class StudyTable:
     def zero_shot(self, axis: str, scale: float, rules: RuleSetName) -> tuple[float, ...]:
         """Return the losses of a model with the base's hyperparameters as they are, one per seed of the study."""
         return tuple(map(self._loss, self.study.centre(self.study.models(axis)[scale], rules)))
-
-    def _is_swept(self, axis: str, model: ModelSpec, rules: RuleSetName, hp: HP) -> bool:
-        if hp not in self.study.sweep(axis):
-            return False
-        if rules == self.study.hps.rules:
-            return True
-        contrast = self.study.contrasts.get(rules)
-        if contrast is None or axis not in contrast.axes:
-            return False
-        return self.study.size_of(axis, model) in contrast.retune.get(axis, ())
 
     def _loss(self, run: RunSpec) -> float:
         result = self.result(run)

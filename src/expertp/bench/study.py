@@ -11,7 +11,7 @@ from expertp.bench.timing import interleaved
 from expertp.data.tokenizers import usable_cores
 from expertp.executors.local import LocalExecutor
 from expertp.spec import BaseHPs, ModelSpec, TrainSpec
-from expertp.study import AxisSpec, GridSpec, StudySpec
+from expertp.study import AxisSpec, GridSpec, StudySpec, expand
 from expertp.study_store import open_study
 from expertp.sweep import run_study
 
@@ -43,12 +43,12 @@ def compare_workers(rounds: int = 3, steps: int = 100) -> StudyCase:
         root, numbers = Path(folder), count()
         study = _study(_random_tokens(root / "tokens"), steps)
 
-        def sweep(executor: LocalExecutor) -> int:
-            return len(run_study(open_study(root / str(next(numbers)), study), executor))
+        def sweep(executor: LocalExecutor) -> None:
+            run_study(open_study(root / str(next(numbers)), study), executor)
 
         contestants = {name: (lambda executor=executor: sweep(executor)) for name, executor in executors.items()}
         ms = interleaved(contestants, rounds, warm_up=0)
-        runs = sweep(executors["workers"])
+    runs = len(expand(study))
     speed = {name: 6e4 * runs / value for name, value in ms.items()}
     return StudyCase(
         name=f"{runs} runs of {steps} steps",

@@ -35,21 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the commands one after the other; stop at the first that fails."""
-    from expertp.cli.main import dispatch
+    """Run the commands one after the other; stop at one that cannot go on, not at one that has found something."""
+    from expertp.cli.main import EXIT_FAILED, EXIT_OK, dispatch
 
     out = Path(args.out)
     _write_files(out)
     print(_introduction(out))
+    worst = EXIT_OK
     for command in commands(out, args.workers):
         print(f"$ expertp {shlex.join(command)}", flush=True)
-        code = dispatch(command)
+        worst = max(worst, dispatch(command))
         print(flush=True)
-        if code:
-            return code
+        if worst > EXIT_FAILED:
+            return worst
     print(f"Open {out / 'study' / 'report.html'} in a browser. Next, your own data: expertp prepare --help, and")
     print(f"a copy of {out / 'study.yaml'} with your base, axes and horizon.")
-    return 0
+    return worst
 
 
 def commands(out: Path, workers: int) -> list[list[str]]:
@@ -60,6 +61,16 @@ def commands(out: Path, workers: int) -> list[list[str]]:
         ["plan", "--base", str(out / "base.yaml"), "--target", str(out / "target.yaml")],
         ["prepare", "builtin", "--out", data, "--tokenizer", "bpe", "--vocab-size", "512"],
         ["sweep", study, "--out", directory, "--workers", str(workers), f"train.data={data}"],
+        [
+            "coordcheck",
+            study,
+            "--out",
+            f"{directory}/coordcheck",
+            "--steps",
+            "40",
+            "seeds=[0, 1]",
+            f"train.data={data}",
+        ],
         ["report", directory],
     ]
 

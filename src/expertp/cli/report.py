@@ -1,4 +1,5 @@
-"""Write the report of a study: one page, report.html, from what its directory holds. It never trains.
+"""Write the report of a study: one page, report.html, from what its directory holds. It never trains, and leaves a
+report that nothing has happened after as it is.
 
 Beside it: figures/ (every figure as .svg, .png and .csv) and verdict.json. What is missing is named in the page, with
 the command that makes it.
@@ -26,14 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the verdicts."""
-    from expertp.report.build import write_report
+    from expertp.analysis.transfer import judge
+    from expertp.report.build import is_current, write_report
     from expertp.study_store import read_study
 
-    written = write_report(read_study(args.directory))
-    if args.json:
-        print(json.dumps({"report": str(written.path), **written.verdict.to_tree()}))
+    directory = read_study(args.directory)
+    path = directory.path / "report.html"
+    if is_current(directory):
+        verdict, word = judge(directory.study, directory.results()), "report, as it was"
     else:
-        print(verdict_table(written.verdict), end="\n\n")
-        print(f"report: {written.path}")
-    has_failed = any(each.verdict == "FAIL" for each in written.verdict.axes)
+        verdict, word = write_report(directory).verdict, "report"
+    if args.json:
+        print(json.dumps({"report": str(path), **verdict.to_tree()}))
+    else:
+        print(verdict_table(verdict), end="\n\n")
+        print(f"{word}: {path}")
+    has_failed = any(each.verdict == "FAIL" for each in verdict.axes)
     return EXIT_VERDICT_FAIL if args.strict and has_failed else 0

@@ -135,7 +135,7 @@ def _retuned(table: StudyTable, axis: str, scale: float, rules: RuleSetName) -> 
     if (copied := cell(zero_shot).median) is not None:
         cells.append((copied, zero_shot, "the copied values"))
     if not cells:
-        return (), ""
+        return (), "no run yet"
     _, losses, where = min(cells, key=lambda each: each[0])
     return losses, where
 

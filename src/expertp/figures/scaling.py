@@ -89,7 +89,9 @@ def _draw_panel(ax: Axes, fits: list[tuple[str, ScalingFit]], axes: list[str]) -
         ax.plot(x, [point.loss for point in fit.points], marker=style.marker(place), linestyle="none", color=colour)
         fine = np.geomspace(x.min(), x.max(), 30)
         label = f"{axis}: R² {fit.law.r2:.3f}, exponent {fit.law.exponent:.3f}".replace("-", "\N{MINUS SIGN}")
-        ax.plot(fine, [fit.law(value) for value in fine], color=colour, linewidth=1.2, label=label)
+        # The marker is for the legend only: the line has none.
+        laws = [fit.law(value) for value in fine]
+        ax.plot(fine, laws, color=colour, linewidth=1.2, marker=style.marker(place), markevery=[], label=label)
     counts = sorted({point.parameters for _, fit in fits for point in fit.points})
     _parameter_ticks(ax, counts)
     ax.yaxis.set_major_locator(MaxNLocator(5))

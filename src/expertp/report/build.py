@@ -20,6 +20,8 @@ from expertp.report.views import Missing, Page, VerdictRow
 from expertp.study import HP
 from expertp.study_store import StudyDirectory
 
+PROGRAM = Path(__file__).parents[1]
+
 
 @dataclass(frozen=True, eq=False)
 class Written:
@@ -32,6 +34,13 @@ class Written:
 def render_report(directory: StudyDirectory) -> Path:
     """Write the report of a study from what its directory holds, and return where it lies."""
     return write_report(directory).path
+
+
+def is_current(directory: StudyDirectory) -> bool:
+    """Return whether the report there is what would be written now: younger than the study and than this program."""
+    report = directory.path / "report.html"
+    program = [path.stat().st_mtime_ns for path in PROGRAM.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")]
+    return report.exists() and report.stat().st_mtime_ns > max(directory.changed_at(), *program)
 
 
 def write_report(directory: StudyDirectory) -> Written:

@@ -169,7 +169,7 @@ def _gap_table(compared: ContrastData) -> Table:
             _loss(each.ours),
             _loss(each.zero_shot),
             _gap(each.zero_shot_gap),
-            _loss(each.retuned) if each.retuned else "not swept",
+            _loss(each.retuned) if each.retuned else each.retuned_at or "not swept",
             _gap(each.retuned_gap),
         )
         for each in compared.sizes
