@@ -37,8 +37,7 @@ def test_the_demo_goes_on_after_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
     done: list[str] = []
     monkeypatch.setattr(demo, "commands", lambda *_: [["coordcheck"], ["report"]])
     monkeypatch.setattr("expertp.cli.main.dispatch", lambda command: done.append(*command) or (len(done) == 1))
-    demo_arguments = build_parser("demo").parse_args(["--out", str(tmp_path)])
-    assert demo.run(demo_arguments) == 1
+    assert demo.run(build_parser("demo").parse_args(["--out", str(tmp_path)])) == 0
     assert done == ["coordcheck", "report"]
 
 
