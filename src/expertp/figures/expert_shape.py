@@ -105,4 +105,4 @@ def draw(figure: Figure, shapes: ExpertShapeData) -> None:
     style.scale_ticks(ax, [each.scale for each in shapes.points])
     ax.set_xlabel("expert parameters, total and active (times the base)")
     ax.set_ylabel(LOSS)
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)  # above, where no bar can reach

@@ -90,7 +90,7 @@ def intro(reading: Reading) -> tuple[str, ...]:
     axes = ", ".join(f"{max(study.models(axis)):g}× in {axis}" for axis in study.axis_names)
     named: tuple[tuple[HP, str], ...] = (("log2_lr", "learning rates"), ("log2_init_std", "init stds"))
     grids = " and ".join(f"{len(study.grid(hp))} {name}" for hp, name in named if study.grid(hp))
-    beside = f", beside the rule sets {', '.join(study.contrasts)}" if study.contrasts else ""
+    beside = f", beside {' and '.join(study.contrasts)}" if study.contrasts else ""
     tokens, largest = study.train.steps * study.train.batch_tokens, reading.largest.counts()
     ratio = tokens / largest.total
     return (
