@@ -13,7 +13,7 @@ from expertp.data import open_dataset
 from expertp.spec import RunSpec
 from expertp.store import open_run
 from expertp.study import StudySpec, scale_of
-from expertp.study_store import StudyDirectory, open_study
+from expertp.study_store import TRIES, StudyDirectory, open_study
 
 ENVIRONMENT = {"python": "3.11.7", "torch": "2.13.0", "device": "test machine", "threads": 1}
 STEPS = 40
@@ -84,7 +84,8 @@ def write_study(
             if skip(run):
                 continue
             if not failed and run.model.n_exp == 16 and run.hps.lr == 2.0**-10:
-                directory.note_failure(identity, "RuntimeError: the disk is on fire")
+                for _ in range(TRIES):
+                    directory.note_failure(identity, "RuntimeError: the disk is on fire")
                 failed = True
                 continue
             _write_run(directory, identity, run, loss(run), diverges(run))

@@ -67,7 +67,8 @@ def test_the_best_learning_rate_is_that_of_whole_cells(directory):
 
 def test_failures_are_listed_with_their_errors(directory):
     first = next(iter(directory.runs))
-    directory.note_failure(first, "OSError: the disk is full")
+    for _ in range(2):  # once is forgiven
+        directory.note_failure(first, "OSError: the disk is full")
     standing = Watch(directory).look()
     assert [(each.identity, each.error) for each in standing.failed] == [(first, "OSError: the disk is full")]
     assert standing.ended == 1

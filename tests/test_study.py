@@ -62,7 +62,8 @@ def test_joint_sizes_multiply():
 def test_fixed_topk_needs_the_permission_that_its_runs_carry():
     allowed = study(ALONE, "axes={fixed_topk: [4, 8]}", "allow_kappa_change=true")
     assert [(m.n_exp, m.n_act) for m in allowed.models("fixed_topk").values()] == [(4, 1), (8, 1)]
-    assert all(run.allow_kappa_change for run in expand(allowed))
+    # Only those that need it carry it: what was trained before the control was added is still there.
+    assert {(run.model.n_exp, run.allow_kappa_change) for run in expand(allowed)} == {(4, False), (8, True)}
 
 
 def test_a_contrast_is_copied_to_every_size_and_swept_where_it_is_tuned():
@@ -102,6 +103,15 @@ BAD = {
     "contrast": (["contrasts={sp: {axes: [wdth]}}"], "no axis 'wdth'; did you mean 'width'?"),
     "retune": (["contrasts={sp: {axes: [width], retune: {width: [512]}}}"], "no size 512; it has 64, 128, 256"),
     "refined axis": (["refinements=[{axis: wdth, hp: log2_lr}]"], "no axis 'wdth'; did you mean 'width'?"),
+    "batch": (["train.batch_tokens=100"], "batch_tokens"),
+    "enormous lr": (["grids.log2_lr=[-6, 2000]"], "grids.log2_lr"),
+    "no validation": (["train.eval_every=0"], "a verdict needs validation losses"),
+    "retuned elsewhere": (["contrasts={sp: {axes: [width], retune: {depth: [8]}}}"], "not among its axes"),
+    "no init grid": (
+        ["grids.log2_init_std=null", "axes={width: {sizes: [64, 128], sweep: [log2_init_std]}}", ALONE],
+        "width sweeps log2_init_std only, and grids.log2_init_std is missing",
+    ),
+    "base twice": (["joint={big: {models: [{n_embd: 128, alpha_ffn: 0.5}]}}"], "two models have the same scale"),
     "own rules": (["contrasts={expertp: {axes: [width]}}"], "contrasts.expertp is the study's own rule set"),
     "joint name": (["joint={width: {models: [{n_embd: 128}]}}"], "joint.width has the name of an axis"),
     "joint twice": (["joint={big: {models: [{n_embd: 128}, {n_layer: 4}]}}"], "two models have the same scale"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -83,13 +84,42 @@ def test_a_run_that_fails_is_tried_once_more_and_then_listed(data, tmp_path, mon
     assert {result.status for result in run_study(open_study(tmp_path, tiny_study(data)), Here())} == {"finished"}
 
 
-def test_a_run_that_somebody_else_holds_is_left_to_him(data, tmp_path):
+def test_a_run_that_somebody_else_holds_is_left_to_him_and_looked_at_again(data, tmp_path, monkeypatch):
     directory = open_study(tmp_path, tiny_study(data))
     first = next(iter(directory.runs))
-    with exclusive(directory.place(first), "busy"):
+    with ExitStack() as held:
+        held.enter_context(exclusive(directory.place(first), "busy"))
+
+        def give_up(seconds):
+            assert {result.status for result in directory.results()} == {"missing", "finished"}
+            held.close()
+
+        monkeypatch.setattr(sweep.time, "sleep", give_up)
         work(directory, should_stop=lambda: False)
-    assert directory.result(first).status == "missing"
-    assert {result.status for result in directory.results()} == {"missing", "finished"}
+    assert {result.status for result in directory.results()} == {"finished"}
+
+
+def test_two_workers_that_see_one_run_fail_try_it_twice_in_all(data, tmp_path, monkeypatch):
+    tries = []
+
+    def fail(run, *_, **__):
+        tries.append(run)
+        raise OSError("the disk is full")
+
+    directory = open_study(tmp_path, tiny_study(data))
+    monkeypatch.setattr(sweep, "train", fail)
+    for identity in directory.runs:
+        directory.note_failure(identity, "MemoryError")  # what another worker has seen
+    work(directory, should_stop=lambda: False)
+    assert len(tries) == len(directory.runs)
+
+
+def test_a_failure_is_not_taken_from_under_another_sweep(data, tmp_path):
+    directory = open_study(tmp_path, tiny_study(data))
+    half_written = tmp_path / "failures/.0123.json.tmp"
+    half_written.write_text("")
+    directory.forget_failures()
+    assert half_written.exists()
 
 
 def test_worker_processes_end_as_one_process_does(data, tmp_path):
@@ -130,7 +160,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_was_left_alone(
 
 
 def test_workers_stop_when_the_sweep_is_killed(data, tmp_path):
-    study = tiny_study(data, steps=5000, eval_every=0)
+    study = tiny_study(data, steps=5000, eval_every=5000)
     directory = open_study(tmp_path, study)
     process = subprocess.Popen([*SWEEP, str(tmp_path), "1"])
     deadline = time.monotonic() + 60
@@ -145,6 +175,35 @@ def test_workers_stop_when_the_sweep_is_killed(data, tmp_path):
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))  # saved before it went
 
 
+def test_a_worker_whose_sweep_is_killed_while_it_starts_does_not_go_on(data, tmp_path):
+    open_study(tmp_path, tiny_study(data, steps=100_000, eval_every=100_000))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    worker = [sys.executable, "-m", "expertp.executors.worker", str(tmp_path), str(gone.pid)]
+    assert subprocess.run(worker, timeout=60, check=False).returncode == 0
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_directory_that_a_crash_left_without_its_study_is_taken_up_again(data, tmp_path):
+    directory = open_study(tmp_path, tiny_study(data))
+    (tmp_path / "study.json").unlink()
+    assert open_study(tmp_path, tiny_study(data)) == directory
+
+
+def test_bookkeeping_may_change_and_a_smaller_grid_is_said(data, tmp_path):
+    open_study(tmp_path, tiny_study(data))
+    open_study(tmp_path, tiny_study(data, checkpoint_seconds=5))
+    with pytest.warns(UserWarning, match="4 of its runs do not belong to this study; they stay on disk"):
+        open_study(tmp_path, tiny_study(data, grid=(-8,)))
+
+
+def test_data_that_does_not_fit_is_refused_before_anything_is_written(data, tmp_path):
+    study = tiny_study(data)
+    with pytest.raises(InputError, match="vocab"):
+        open_study(tmp_path / "study", study.replace(base=study.base.replace(vocab_size=8)))
+    assert not (tmp_path / "study").exists()
+
+
 def test_a_directory_of_another_study_is_refused(data, tmp_path):
     open_study(tmp_path / "study", tiny_study(data))
     with pytest.raises(InputError, match=r"holds another study \(train\.steps=3 there, 4 here\)"):
@@ -156,7 +215,7 @@ def test_a_directory_of_another_study_is_refused(data, tmp_path):
     with pytest.raises(InputError, match="no study here"):
         read_study(tmp_path / "nowhere")
     (tmp_path / "study/study.json").write_text("{")
-    with pytest.raises(InputError, match="damaged; run `expertp sweep`"):
+    with pytest.raises(InputError, match="damaged; remove it and run `expertp sweep`"):
         read_study(tmp_path / "study")
 
 

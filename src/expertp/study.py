@@ -37,7 +37,8 @@ def _in_order(values: object) -> object:
     return values
 
 
-Grid = Annotated[tuple[Finite, ...], BeforeValidator(_in_order)]
+Exponent = Annotated[Finite, Field(ge=-60, le=60)]
+Grid = Annotated[tuple[Exponent, ...], BeforeValidator(_in_order)]
 Sizes = Annotated[tuple[Ratio, ...], BeforeValidator(_in_order)]
 
 
@@ -123,6 +124,8 @@ class StudySpec(Spec):
     def _makes_sense(self) -> Self:
         if self.verdict is not None and len(set(self.seeds)) < 2:
             raise ValueError("seeds has one value, and an interval needs at least 2; add seeds, or set verdict: null")
+        if self.verdict is not None and not self.train.eval_every:
+            raise ValueError("a verdict needs validation losses; set train.eval_every, or verdict: null")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds has a value twice: {list(self.seeds)}; give each once")
         if not (self.axes or self.joint):
@@ -137,6 +140,8 @@ class StudySpec(Spec):
                 if axis not in self.axis_names:
                     raise ValueError(f"contrasts.{rules}: no axis '{axis}'; {did_you_mean(axis, self.axis_names)}")
             for axis, sizes in contrast.retune.items():
+                if axis not in contrast.axes:
+                    raise ValueError(f"contrasts.{rules}.retune.{axis}: not among its axes; add it there")
                 known = [self.size_of(axis, model) for model in self.models(axis).values()]
                 for size in set(sizes) - set(known):
                     sizes_there = ", ".join(f"{each:g}" for each in known)
@@ -151,6 +156,14 @@ class StudySpec(Spec):
                         f"{axis} changes n_act / n_exp from {self.base.kappa} to {model.kappa}, and transfer is at "
                         "fixed sparsity; set allow_kappa_change: true if the change is the point"
                     )
+            if not self.sweep(axis):
+                raise ValueError(
+                    f"{axis} sweeps log2_init_std only, and grids.log2_init_std is missing; give it values"
+                )
+        try:
+            expand(self)
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return self
 
     @property
@@ -197,7 +210,8 @@ class StudySpec(Spec):
         """Return an axis's models, the base among them, by their scale: how many times the base they are."""
         if axis in self.joint:
             made = [_changed_model(self.base, change, f"joint.{axis}") for change in self.joint[axis].models]
-            if len({scale_of(model, self.base) for model in made}) < len(made):
+            others = [model for model in made if model != self.base]
+            if len({1.0, *(scale_of(model, self.base) for model in others)}) <= len(others):
                 raise ValueError(
                     f"joint.{axis}: two models have the same scale; a scaling is one path of growing sizes"
                 )
@@ -220,7 +234,7 @@ class StudySpec(Spec):
                 model=model,
                 hps=hps,
                 train=self.train.replace(seed=seed),
-                allow_kappa_change=self.allow_kappa_change,
+                allow_kappa_change=self.allow_kappa_change and model.kappa != self.base.kappa,
             )
             for seed in seeds or self.seeds
         )

@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from expertp.config import build, run_id
-from expertp.data import open_dataset
+from expertp.config import OPERATIONAL, build, run_id
+from expertp.data import check_vocab, open_dataset
 from expertp.errors import InputError
-from expertp.files import write_atomically
-from expertp.loop import resolved
+from expertp.files import move_into_place, write_atomically, write_durably
+from expertp.loop import plan_run, resolved
 from expertp.spec import RunSpec
 from expertp.store import RunDirectory, read_run
 from expertp.study import RefinementSpec, StudySpec, expand
@@ -31,6 +32,10 @@ from expertp.study import RefinementSpec, StudySpec, expand
 FORMAT = 1
 # What all runs of a study share. Where one of these differs, it is another study; axes, grids and seeds may grow.
 SHARED = ("base", "hps", "train")
+NOT_SHARED = {*OPERATIONAL["train"], "seed"}
+FOLDERS = ("runs", "failures", "workers")
+# How often a run may fail before it is given up.
+TRIES = 2
 ResultStatus = Literal["finished", "diverged", "failed", "unfinished", "missing"]
 
 
@@ -89,22 +94,31 @@ class StudyDirectory:
         return [self.result(identity) for identity in self.runs]
 
     def note_failure(self, identity: str, error: str) -> None:
-        """Write down why a run has failed for good."""
-        write_atomically(self.path / "failures" / f"{identity}.json", json.dumps({"error": error}).encode())
+        """Write down that a run has failed, and why; once is forgiven."""
+        record = {"error": error, "tries": self._failure(identity)["tries"] + 1}
+        write_atomically(self.path / "failures" / f"{identity}.json", json.dumps(record).encode())
 
     def failure(self, identity: str) -> str:
-        """Return why a run has failed, or nothing."""
+        """Return why a run has failed for good, or nothing."""
+        record = self._failure(identity)
+        return str(record["error"]) if record["tries"] >= TRIES else ""
+
+    def _failure(self, identity: str) -> dict[str, Any]:
         try:
             text = (self.path / "failures" / f"{identity}.json").read_text(encoding="utf-8")
         except FileNotFoundError:
-            return ""
-        error: str = json.loads(text)["error"]
-        return error
+            return {"error": "", "tries": 0}
+        record: dict[str, Any] = json.loads(text)
+        return record
 
     def forget_failures(self) -> None:
         """Give every run that has failed another chance."""
-        for path in (self.path / "failures").iterdir():
-            path.unlink()
+        for path in (self.path / "failures").glob("*.json"):
+            path.unlink(missing_ok=True)
+
+    def has_ended(self) -> bool:
+        """Return whether nothing is left to be trained."""
+        return all(result.status in ("finished", "diverged", "failed") for result in self.results())
 
     def drop_checkpoints(self, identity: str) -> None:
         """Remove the checkpoints of a run that has ended."""
@@ -159,7 +173,7 @@ class StudyDirectory:
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_row(result) for result in results)
-        write_atomically(self.path / "results.csv", text.getvalue().encode())
+        _write_among_others(self.path / "results.csv", text.getvalue().encode())
         return results
 
 
@@ -185,28 +199,32 @@ def _row(result: Result) -> dict[str, Any]:
 
 
 def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
-    """Put a study into a directory: a new one, or one that holds this study with fewer sizes, values or seeds."""
+    """Put a study into a directory: a new one, or one that holds this study with other sizes, values or seeds."""
     directory = preview_study(path, study)
-    for folder in ("runs", "failures", "workers"):
-        (directory.path / folder).mkdir(parents=True, exist_ok=True)
+    directory.path.mkdir(parents=True, exist_ok=True)
     record = {"format": FORMAT, "data_hash": directory.data_hash, "study": directory.study.to_tree()}
-    text = json.dumps(record, indent=2).encode()
-    path = directory.path / "study.json"
-    if not path.exists() or path.read_bytes() != text:  # what has not changed keeps its time
-        write_atomically(path, text)
+    text, place = json.dumps(record, indent=2).encode(), directory.path / "study.json"
+    if not place.exists() or place.read_bytes() != text:  # what has not changed keeps its time
+        _write_among_others(place, text)
+    for folder in FOLDERS:
+        (directory.path / folder).mkdir(exist_ok=True)
     return directory
 
 
 def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
     """Return what `open_study` would, with the same complaints, and write nothing."""
     path = Path(path)
-    data_hash = open_dataset(study.train.data).content_hash
+    dataset = open_dataset(study.train.data)
+    check_vocab(dataset, study.base.vocab_size)
+    for run in {(run.model, run.hps.rules): run for run in expand(study)}.values():
+        plan_run(run)
+    data_hash = dataset.content_hash
     if (path / "study.json").exists():
         before = read_study(path)
         for section in SHARED:
             theirs, ours = (getattr(each, section).to_tree() for each in (before.study, study))
             for key in ours:
-                if key != "data" and ours[key] != theirs.get(key):
+                if key not in NOT_SHARED and ours[key] != theirs.get(key):
                     raise InputError(
                         f"{path}: holds another study ({section}.{key}={theirs.get(key)} there, {ours[key]} here); "
                         "choose another --out"
@@ -214,7 +232,9 @@ def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
         if before.data_hash != data_hash:
             raise InputError(f"{path}: holds this study on other data; choose another --out")
         study = _with_refinements(study, before.study.refinements)
-    elif path.exists() and any(path.iterdir()):
+        if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash).runs.keys()):
+            warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
+    elif path.exists() and any(entry.name not in FOLDERS for entry in path.iterdir()):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
     return StudyDirectory(path, study, data_hash)
 
@@ -234,7 +254,9 @@ def read_study(path: str | Path) -> StudyDirectory:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path}/study.json: damaged; run `expertp sweep` with the study file again") from None
+        raise InputError(
+            f"{path}/study.json: damaged; remove it and run `expertp sweep` with the study file again"
+        ) from None
     return StudyDirectory(path, build(StudySpec, tree, f"{path}/study.json:"), data_hash)
 
 
@@ -243,6 +265,13 @@ def _slug(run: RunSpec) -> str:
     model, hps = run.model, run.hps
     size = f"n{model.n_embd}-l{model.n_layer}-e{model.n_exp}a{model.n_act}-x{model.alpha_ffn:g}"
     return f"{hps.rules}-{size}-lr{hps.lr:.3g}-init{hps.init_std:.3g}-seed{run.train.seed}"
+
+
+def _write_among_others(path: Path, content: bytes) -> None:
+    """Write a file that several sweeps of one study may be writing, atomically and each under its own hidden name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_durably(temporary, content)
+    move_into_place(temporary, path)
 
 
 def _lives(pid: int) -> bool:

@@ -5,6 +5,7 @@ are locked on disk, so any number of workers, of any number of `sweep` commands,
 share the work without a queue. An executor only has to start workers and see that they go on.
 """
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from expertp.study_store import Result, StudyDirectory
 from expertp.train import train
 
 ENDED = ("finished", "diverged", "failed")
+# How long a worker waits when all that is left is in other hands.
+WAIT_SECONDS = 1.0
 
 
 class Executor(Protocol):
@@ -51,20 +54,20 @@ def run_study(
 
 
 def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
-    """Train what is missing until nothing is, or until told to stop; a run that fails is tried once more."""
-    failures: dict[str, int] = {}
-    while not should_stop():
-        done = [
-            _try_one(directory, identity, should_stop, failures) for identity in directory.runs if not should_stop()
-        ]
-        if not any(done):
-            return
+    """Train what is missing until all runs have ended, or until told to stop.
+
+    A run that somebody else is at is passed over and looked at again later: whoever has it may be killed.
+    """
+    left = list(directory.runs)
+    while left and not should_stop():
+        left = [identity for identity in left if directory.result(identity).status not in ENDED]
+        has_worked = [_try_one(directory, identity, should_stop) for identity in left if not should_stop()]
+        if left and not any(has_worked):
+            time.sleep(WAIT_SECONDS)
 
 
-def _try_one(
-    directory: StudyDirectory, identity: str, should_stop: Callable[[], bool], failures: dict[str, int]
-) -> bool:
-    """Train one run if it is free and unfinished; return whether there may be more to do."""
+def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[], bool]) -> bool:
+    """Train one run if it is free and has not ended; return whether it was."""
     if directory.result(identity).status in ENDED:
         return False
     try:
@@ -75,8 +78,5 @@ def _try_one(
     except BusyError:
         return False
     except Exception as error:  # whatever it is, the other runs go on
-        failures[identity] = failures.get(identity, 0) + 1
-        if failures[identity] > 1:
-            directory.note_failure(identity, f"{type(error).__name__}: {error}")
-        return True
+        directory.note_failure(identity, f"{type(error).__name__}: {error}")
     return True

@@ -69,9 +69,23 @@ def test_one_seed_shows_deviations_and_no_departure():
     assert seen.deviations[0].max_until_half > 0.9
 
 
-def test_curves_that_share_nothing_are_refused():
-    with pytest.raises(ValueError, match="share no step or no seed"):
-        collapse(make_trace(1.0, seeds=(0,)), [make_trace(2.0, seeds=(1,))])
+def test_a_size_that_shares_no_seed_with_the_base_is_left_out():
+    seen = collapse(make_trace(1.0, seeds=(0, 1)), [make_trace(2.0, seeds=(2,)), make_trace(4.0, seeds=(1, 2))])
+    assert [each.scale for each in seen.deviations] == [4.0]
+    assert seen.max_deviation_until_half < 0.002
+    assert crossings([make_trace(1.0, seeds=(0,)), make_trace(2.0, seeds=(1,))]) == ()
+
+
+def test_a_size_that_diverges_as_a_whole_shortens_no_other():
+    early = make_trace(4.0)
+    dead = Trace(4.0, early.steps[:13], {seed: losses[:13] for seed, losses in early.losses.items()})
+    alone, seen = collapse(make_trace(1.0), [make_trace(2.0)]), collapse(make_trace(1.0), [make_trace(2.0), dead])
+    assert (seen.steps, seen.half_drop_step) == (alone.steps, alone.half_drop_step)
+    assert seen.deviations[0] == alone.deviations[0]
+    assert seen.deviations[1].leaves_at == 14
+    assert seen.deviations[1].max_until_half == math.inf
+    (pair,) = crossings([make_trace(1.0), dead])
+    assert not pair.larger_ends_lower
 
 
 def test_bigger_is_better_without_crossings():

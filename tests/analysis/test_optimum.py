@@ -144,3 +144,21 @@ def test_draws_are_seeded():
     assert first.shape == (1000,)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_a_seed_without_any_result_changes_nothing():
+    curve = exact(parabola, -6.3)
+    more = replace(curve, losses=tuple((*cell, math.nan) for cell in curve.losses), seeds=(*curve.seeds, 9))
+    found, expected = estimate_optimum(more, NO_NOISE), estimate_optimum(curve, NO_NOISE)
+    assert (found.log2_value, found.edge) == (expected.log2_value, None)
+
+
+def test_the_noise_that_excess_is_held_against_is_that_of_the_best_cells():
+    curve = exact(parabola, -7.0, seed_shift=0.0)
+    best = int(np.argmin([cell[0] for cell in curve.losses]))
+    wild = [
+        tuple(np.add(cell, [-0.3, 0.0, 0.3])) if place == best + 1 else cell for place, cell in enumerate(curve.losses)
+    ]
+    noise = pooled_noise([replace(curve, losses=tuple(wild))])
+    assert noise.sd > 0.1
+    assert noise.seed_sd < 1e-6

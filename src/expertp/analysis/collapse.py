@@ -122,35 +122,40 @@ def trace(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]]) -> T
 
 
 def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None, sds: float = 3.0) -> Collapse:
-    """Compare training curves with the base's, seed by seed, over the steps and seeds that all of them have.
+    """Compare training curves with the base's, seed by seed over the seeds that a size shares with it, at its steps.
 
     Args:
         base: the base's losses.
-        scaled: those of other scales.
+        scaled: those of other scales; one that shares no seed with the base is left out.
         window: records per running mean, odd; None: 2% of them.
         sds: how many s.d. over the base's seeds a curve may lie off.
     """
-    steps, seeds = _shared([base, *scaled])
-    window = window or default_window(len(steps))
-    base_ST = smoothed(_matrix(base, steps, seeds), window)
+    window = window or default_window(len(base.steps))
+    base_ST = smoothed(_matrix(base, base.steps, tuple(base.losses)), window)
     base_T, sd_T, half = base_ST.mean(0), _sd_over_seeds(base_ST, window), _half_drop(base_ST.mean(0))
     deviations = []
     for each in scaled:
-        scaled_ST = smoothed(_matrix(each, steps, seeds), window)
-        off_T = (scaled_ST - base_ST).mean(0)
+        seeds = shared_seeds(base, each)
+        if not seeds:
+            continue
+        raw_ST, beside_ST = _matrix(each, base.steps, seeds), _matrix(base, base.steps, seeds)
+        scaled_ST, off_T = smoothed(raw_ST, window), smoothed(raw_ST - beside_ST, window).mean(0)
         # A diverged run has left the curve; where the s.d. is not known (one seed), no comparison is true.
         left = np.flatnonzero((np.abs(off_T) > sds * sd_T) | np.isnan(off_T))
-        until_half = np.abs(off_T / base_T)[: half + 1]
+        relative_T = off_T / smoothed(beside_ST, window).mean(0)
+        until_half = np.abs(relative_T)[: half + 1]
         deviations.append(
             Deviation(
                 scale=each.scale,
                 mean=tuple(scaled_ST.mean(0).tolist()),
-                relative=tuple((off_T / base_T).tolist()),
-                leaves_at=steps[left[0]] if left.size else None,
+                relative=tuple(relative_T.tolist()),
+                leaves_at=base.steps[left[0]] if left.size else None,
                 max_until_half=math.inf if np.isnan(until_half).any() else float(until_half.max()),
             )
         )
-    return Collapse(steps, tuple(base_T.tolist()), tuple(sd_T.tolist()), steps[half], tuple(deviations), window)
+    return Collapse(
+        base.steps, tuple(base_T.tolist()), tuple(sd_T.tolist()), base.steps[half], tuple(deviations), window
+    )
 
 
 def crossings(traces: Sequence[Trace], after: int = 0, window: int | None = None) -> tuple[Crossing, ...]:
@@ -160,11 +165,11 @@ def crossings(traces: Sequence[Trace], after: int = 0, window: int | None = None
     that lie on each other change places by chance at every step.
     """
     ordered = sorted(traces, key=lambda each: each.scale)
-    return tuple(_crossing(*pair, after, window) for pair in itertools.pairwise(ordered))
+    return tuple(_crossing(*pair, after, window) for pair in itertools.pairwise(ordered) if shared_seeds(*pair))
 
 
 def _crossing(smaller: Trace, larger: Trace, after: int, window: int | None) -> Crossing:
-    steps, seeds = _shared([smaller, larger])
+    steps, seeds = tuple(sorted({*smaller.steps, *larger.steps})), shared_seeds(smaller, larger)
     window = window or default_window(len(steps))
     off_ST = smoothed(_matrix(larger, steps, seeds) - _matrix(smaller, steps, seeds), window)
     off_T = off_ST.mean(0)
@@ -213,21 +218,17 @@ def _sd_over_seeds(losses_ST: Floats, window: int) -> Floats:
 
 
 def _half_drop(base_T: Floats) -> int:
-    """Return the first place at which a curve has made half of its whole drop."""
-    return int(np.argmax(base_T <= (base_T[0] + base_T[-1]) / 2))
+    """Return the first place at which a curve has made half of its whole drop, as far as it goes."""
+    finite = base_T[~np.isnan(base_T)]
+    return int(np.argmax(base_T <= (finite[0] + finite[-1]) / 2)) if finite.size else 0
 
 
-def _shared(traces: Sequence[Trace]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the steps and the seeds that all traces have."""
-    steps = set.intersection(*(set(each.steps) for each in traces))
-    seeds = set.intersection(*(set(each.losses) for each in traces))
-    if not steps or not seeds:
-        raise ValueError("the curves share no step or no seed; train them with the same seeds and log_every")
-    return tuple(sorted(steps)), tuple(sorted(seeds))
+def shared_seeds(one: Trace, other: Trace) -> tuple[int, ...]:
+    """Return the seeds that both traces have."""
+    return tuple(sorted(set(one.losses) & set(other.losses)))
 
 
 def _matrix(each: Trace, steps: Sequence[int], seeds: Sequence[int]) -> Floats:
-    """Return losses [seed, step]."""
-    place = {step: index for index, step in enumerate(each.steps)}
-    columns = [place[step] for step in steps]
-    return np.array([each.losses[seed] for seed in seeds], float)[:, columns]
+    """Return losses [seed, step]; nan where a trace, such as that of a diverged run, has no record."""
+    losses = [dict(zip(each.steps, each.losses[seed], strict=True)) for seed in seeds]
+    return np.array([[of_seed.get(step, math.nan) for step in steps] for of_seed in losses], float)

@@ -39,11 +39,15 @@ def missing_runs(n: int) -> Need:
     return Need("runs", (), (), f"`{COMMAND}` trains the {n} runs that have no result")
 
 
-def wider_grid(curves: Sequence[Curve], optima: Mapping[float, Optimum]) -> tuple[Need, ...]:
-    """Return two further values beyond each end of the grid at which an optimum may lie; none where none does."""
+def wider_grid(curves: Sequence[Curve], optima: Mapping[float, Optimum], is_open: bool = False) -> tuple[Need, ...]:
+    """Return two further values beyond each end of the grid at which an optimum may lie; none where none does.
+
+    `is_open` asks for both ends, whatever the single optima say.
+    """
     grid = curves[0].log2_values
     low = any(optimum.edge == "low" or optimum.ci[0] == -math.inf for optimum in optima.values())
     high = any(optimum.edge == "high" or optimum.ci[1] == math.inf for optimum in optima.values())
+    low, high = low or is_open, high or is_open
     # Where all runs of the base diverge, only smaller values can help.
     low = low or curves[0].scale not in optima
     below, above = (grid[1] - grid[0], grid[-1] - grid[-2]) if len(grid) > 1 else (1.0, 1.0)

@@ -32,7 +32,8 @@ class Noise:
     Args:
         sd: s.d. of one run's loss beside what its seed shifts in all cells of a curve; nan where nothing tells.
         dof: degrees of freedom that `sd` rests on.
-        seed_sd: s.d. over seeds as one sees it, shared shift included; the excess loss is measured against it.
+        seed_sd: s.d. over seeds of the best cells as one sees it, shared shift included; the excess loss is measured
+            against it.
     """
 
     sd: float
@@ -91,7 +92,8 @@ def pooled_noise(curves: Sequence[Curve]) -> Noise:
 
     A seed fixes init and data order, so it shifts all cells of a curve alike; that moves no optimum, and `sd` is what
     remains beside it: sd^2 = sum (loss - mean of the cell - mean of the seed + mean)^2 / ((cells - 1)(seeds - 1)).
-    Farther cells are left out because noise grows towards divergence.
+    Farther cells are left out because noise grows towards divergence; for the same reason `seed_sd` is that of the best
+    cells alone.
     """
     squares = dof = seed_squares = seed_dof = 0.0
     for curve in curves:
@@ -100,8 +102,9 @@ def pooled_noise(curves: Sequence[Curve]) -> Noise:
         if n_cells == 0 or n_seeds < 2:
             continue
         in_cell = losses_VS - losses_VS.mean(1, keepdims=True)
-        seed_squares += float((in_cell**2).sum())
-        seed_dof += n_cells * (n_seeds - 1)
+        best = in_cell[int(losses_VS.mean(1).argmin())]
+        seed_squares += float((best**2).sum())
+        seed_dof += n_seeds - 1
         squares += float(((in_cell - in_cell.mean(0)) ** 2).sum())
         dof += (n_cells - 1) * (n_seeds - 1)
     if not dof:

@@ -280,8 +280,11 @@ def _decide(seen: _Evidence) -> tuple[Verdict, str, tuple[Need, ...]]:
     within = -limit <= low and high <= limit
     if within and seen.excess_ci[1] <= seen.excess_limit:
         return "PASS", f"{drift}, allowed {limit:g}), and {excess}", ()
-    if not math.isfinite(high - low):
+    if math.isnan(low) or math.isnan(high):
         return "INCONCLUSIVE", "there is no estimate of the noise over seeds", to_be_surer(curves, seen.fitted, 1.0)
+    if math.isinf(high - low):
+        reason = "taken together, the optima are so close to the edge of the grid that one may lie beyond"
+        return "INCONCLUSIVE", reason, wider_grid(curves, seen.optima, is_open=True)
     # The interval must become so many times narrower to leave the limit on one side.
     narrower = (high - low) / 2 / max(abs(limit - abs(seen.drift)), 1e-9) if not within else 1.4
     reason = f"{drift}), partly beyond the {limit:g} that are allowed" if not within else f"{excess}: partly beyond"

@@ -51,6 +51,7 @@ class Cells:
         there = ~np.isnan(medians)
         # A value without any result is no cell: the one behind it is the neighbour.
         medians, x, losses = medians[there], x[there], np.array(curve.losses)[there]
+        losses = losses[:, ~np.isnan(losses).all(0)]  # nor is a seed that nothing has been trained with a seed
         finite = np.isfinite(medians)
         if not finite.any():
             return None
@@ -109,7 +110,7 @@ def levels_of(losses: Floats) -> Floats:
     """
     median = np.nanmedian if np.isnan(losses).any() else np.median
     shift = median(losses - median(losses, axis=-1, keepdims=True), axis=-2, keepdims=True)
-    shift = shift - shift.mean(axis=-1, keepdims=True)
+    shift = shift - np.nanmean(shift, axis=-1, keepdims=True)
     levels: Floats = median(losses - shift, axis=-1)
     return levels
 

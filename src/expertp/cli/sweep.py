@@ -8,11 +8,11 @@ With --refine, axes that stay INCONCLUSIVE get the cells that would settle them,
 """
 
 import argparse
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
@@ -35,6 +35,7 @@ EXAMPLES = """\
 """
 
 LOOK_SECONDS = 1.0
+DONE = ("finished", "diverged")  # what has failed is tried again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +61,12 @@ def run(args: argparse.Namespace) -> int:
     study = load_study(args.study_file, args.overrides)
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: at least 1 is needed")
+    if not 0 <= args.refine < math.inf:
+        raise InputError(f"--refine {args.refine:g}: give minutes, 0 or more")
+    if args.refine and study.verdict is None:
+        raise InputError(
+            "--refine settles verdicts, and the study asks for none (verdict: null); leave one of them out"
+        )
     if args.dry_run:
         return dry_run(study, args.out, args.workers)
     if args.out is None:
@@ -79,8 +86,8 @@ def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
     from expertp.study_store import preview_study
 
     wanted = list(expand(study))
-    if out is not None and Path(out, "study.json").exists():
-        wanted = [each.run for each in preview_study(out, study).results() if each.status in ("missing", "unfinished")]
+    if out is not None:
+        wanted = [each.run for each in preview_study(out, study).results() if each.status not in DONE]
     if not wanted:
         print(f"all {len(expand(study))} runs are there; nothing would be trained")
         return 0
@@ -126,7 +133,7 @@ def sweep(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0)
     print(describe_outcome(directory, results, is_stopped=stop.received()))
     if stop.received():
         return 128 + stop.number
-    return 1 if any(result.status == "failed" for result in results) else 0
+    return 0 if all(result.status in DONE for result in results) else 1
 
 
 class SweepView:
@@ -141,7 +148,7 @@ class SweepView:
         from expertp.forecast import forecast
         from expertp.standing import Watch
 
-        missing = [each.run for each in directory.results() if each.status in ("missing", "unfinished")]
+        missing = [each.run for each in directory.results() if each.status not in DONE]
         if not missing:
             return lambda: None
         self._reporter.line(f"{len(missing)} of {len(directory.runs)} runs to train; timing a few steps of each model")
@@ -161,7 +168,8 @@ class SweepView:
                 if _is_done(each) and (each.rules, each.model) not in done:
                     done.add((each.rules, each.model))
                     self._reporter.line(_describe_done(each))
-            left = "" if standing.seconds_left is None else f", {duration(standing.seconds_left / self._workers)} left"
+            at_once = max(1, min(self._workers, standing.total - standing.ended))
+            left = "" if standing.seconds_left is None else f", {duration(standing.seconds_left / at_once)} left"
             bad = "".join(
                 f", {standing.counts[each]} {each}" for each in ("diverged", "failed") if standing.counts[each]
             )
@@ -179,7 +187,8 @@ def _describe_done(model: "ModelStanding") -> str:
     best = "no best log2_lr" if model.best_log2_lr is None else f"best log2_lr {model.best_log2_lr:g}"
     loss = "" if model.loss is None else f", loss {model.loss:.4f}"
     diverged = f", {model.diverged} diverged" if model.diverged else ""
-    return f"{size(model.model)} ({model.rules}): {model.total} runs done{diverged}, {best}{loss}"
+    failed = f", {model.failed} failed" if model.failed else ""
+    return f"{size(model.model)} ({model.rules}): {model.total} runs done{diverged}{failed}, {best}{loss}"
 
 
 def describe_outcome(directory: "StudyDirectory", results: "Sequence[Result]", is_stopped: bool) -> str:
@@ -189,6 +198,8 @@ def describe_outcome(directory: "StudyDirectory", results: "Sequence[Result]", i
     lines += [
         f"failed: {directory.place(each.identity).name}: {each.error}" for each in results if each.status == "failed"
     ]
+    if counts["missing"] + counts["unfinished"] and not is_stopped:
+        lines.append("some runs have not ended; run the same command again")
     if is_stopped:
         return "\n".join([*lines, "stopped and saved; run the same command to go on"])
     if directory.study.verdict is not None:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,8 @@ from expertp.errors import RunError
 from expertp.study_store import StudyDirectory
 
 POLL_SECONDS = 0.2
+# How often workers may end without a run to blame, before it must be something else.
+MOST_DEATHS = 5
 # Variables by which torch's libraries choose their number of threads.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -34,7 +35,7 @@ class LocalExecutor:
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.sweep.Executor`."""
         alive = {number: self._start(directory, number) for number in range(self.workers)}
-        killed: Counter[str] = Counter()
+        deaths = 0
         try:
             while alive:
                 time.sleep(POLL_SECONDS)
@@ -46,31 +47,31 @@ class LocalExecutor:
                     if code is None:
                         continue
                     del alive[number]
-                    if code != 0:
-                        self._note_death(directory, number, process, killed)
-                        alive[number] = self._start(directory, number)
+                    if code == 0 and directory.has_ended():
+                        continue
+                    deaths += not self._blames_a_run(directory, process)
+                    if deaths > MOST_DEATHS:
+                        raise RunError(
+                            f"workers {_how(code)} again and again; see {directory.path}/workers/{number}.log"
+                        )
+                    alive[number] = self._start(directory, number)
         finally:
             _end(alive)
 
     def _start(self, directory: StudyDirectory, number: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "expertp.executors.worker", str(directory.path)]
+        command = [sys.executable, "-m", "expertp.executors.worker", str(directory.path), str(os.getpid())]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(self.threads))}
         with (directory.path / "workers" / f"{number}.log").open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
-    def _note_death(
-        self, directory: StudyDirectory, number: int, process: subprocess.Popen[bytes], killed: Counter[str]
-    ) -> None:
-        """Give the run that a worker died at a second chance, and after that none."""
+    @staticmethod
+    def _blames_a_run(directory: StudyDirectory, process: subprocess.Popen[bytes]) -> bool:
+        """Note a worker's death as the failure of the run that it was at, if it was at one."""
         identity = directory.was_at(process.pid)
-        how = _how(process.returncode)
-        if identity is None:
-            log = (directory.path / "workers" / f"{number}.log").read_text(encoding="utf-8", errors="replace")
-            last = log.strip().splitlines()[-1:] or [how]
-            raise RunError(f"worker {number} ended before it had begun ({last[0]}); see {directory.path}/workers")
-        killed[identity] += 1
-        if killed[identity] > 1:
-            directory.note_failure(identity, f"its worker {how}, twice; is there enough memory?")
+        if identity is None or process.returncode == 0:
+            return False
+        directory.note_failure(identity, f"its worker {_how(process.returncode)}; is there enough memory?")
+        return True
 
 
 def _end(alive: Mapping[int, subprocess.Popen[bytes]]) -> None:

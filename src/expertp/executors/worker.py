@@ -1,6 +1,6 @@
-"""A worker's process: `python -m expertp.executors.worker STUDY_DIRECTORY`.
+"""A worker's process: `python -m expertp.executors.worker STUDY_DIRECTORY PARENT`.
 
-It ends when no run is left for it, saves and stops on SIGTERM, and stops as well when the process that started it is
+It ends when no run is left, saves and stops on SIGTERM, and stops as well when the process that started it, PARENT, is
 gone, so that no worker outlives a sweep that was killed.
 """
 
@@ -14,9 +14,9 @@ from expertp.study_store import read_study
 from expertp.sweep import work
 
 
-def main(path: str) -> None:
+def main(path: str, parent: int) -> None:
     """Work on a study until nothing is left to do."""
-    parent, told = os.getppid(), []
+    told: list[bool] = []
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the sweep passes on what it means
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -24,4 +24,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expertp.analysis.collapse import Collapse, collapse, trace
+from expertp.analysis.collapse import Collapse, collapse, shared_seeds, trace
 from expertp.figures import style
 from expertp.figures.labels import axis_title, size_label, thinned
 from expertp.spec import ModelSpec, RuleSetName
@@ -62,12 +62,18 @@ class CollapseData:
                 "relative_to_base": _number(relative[place]),
                 "base_sd": _number(each.collapse.base_sd[place]),
                 "seeds": each.n_seeds.get(scale),
+                "leaves_at": leaves_at(each.collapse).get(scale),
             }
             for each in self.axes
             if each.collapse
             for scale, losses, relative in lines(each.collapse)
             for place in thinned(each.collapse.steps)
         ]
+
+
+def leaves_at(found: Collapse) -> dict[float, int]:
+    """Return the step at which each size first lies off the base by 3 s.d., those that do."""
+    return {each.scale: each.leaves_at for each in found.deviations if each.leaves_at is not None}
 
 
 def lines(found: Collapse) -> list[tuple[float, Sequence[float], Sequence[float]]]:
@@ -86,13 +92,14 @@ def data(study: StudySpec, rules: RuleSetName, records: Records) -> CollapseData
 
 def _axis(study: StudySpec, rules: RuleSetName, axis: str, records: Records) -> CollapseAxis:
     found = {scale: trace(scale, records(model, rules)) for scale, model in study.models(axis).items()}
-    there = {scale: each for scale, each in found.items() if each.losses}
-    base = there.pop(1.0, None)
+    base = found[1.0]
+    n_seeds = {scale: len(shared_seeds(base, each)) for scale, each in found.items()}
+    there = [each for scale, each in found.items() if scale != 1.0 and n_seeds[scale]]
     return CollapseAxis(
         axis=axis,
-        collapse=collapse(base, list(there.values())) if base and there else None,
+        collapse=collapse(base, there) if there else None,
         labels={scale: size_label(study, axis, scale) for scale in found},
-        n_seeds={scale: len(each.losses) for scale, each in found.items()},
+        n_seeds=n_seeds,
     )
 
 
@@ -136,6 +143,8 @@ def _draw_axis(upper: Axes, lower: Axes, each: CollapseAxis, found: Collapse) ->
         colour = style.size_colour(place, len(curves))
         upper.plot(steps[shown], np.asarray(losses)[shown], color=colour, linewidth=1.3, label=each.labels[scale])
         lower.plot(steps[shown], np.asarray(relative)[shown], color=colour, linewidth=1.3)
+        if scale in leaves_at(found):
+            lower.axvline(leaves_at(found)[scale], color=colour, linewidth=0.8, alpha=0.7)
     style.legend_above(upper)
     lower.set_xlabel("step")
 

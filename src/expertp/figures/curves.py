@@ -11,7 +11,7 @@ import numpy as np
 from expertp.analysis.curves import Curve, StudyTable
 from expertp.analysis.optimum import Optimum, estimate_optimum, pooled_noise
 from expertp.figures import style
-from expertp.figures.labels import HP_TITLES, LOSS, Cell, axis_title, cell, finite, size_label
+from expertp.figures.labels import HP_TITLES, LOSS, Cell, axis_title, cell, known, size_label
 from expertp.spec import RuleSetName
 from expertp.study import HP, HPS
 
@@ -152,12 +152,12 @@ def panel(table: StudyTable, axis: str, rules: RuleSetName, hp: HP, optima: Mapp
     lines = tuple(_line(table, curve, optima.get(scale)) for scale, curve in curves.items())
     medians = [each.median for line in lines for each in line.cells if each.median is not None]
     base = optima.get(1.0)
-    return Panel(axis, rules, hp, lines, finite(base.log2_value) if base else None, min(medians, default=None))
+    return Panel(axis, rules, hp, lines, known(base.log2_value) if base else None, min(medians, default=None))
 
 
 def _line(table: StudyTable, curve: Curve, optimum: Optimum | None) -> Line:
     star = None
-    if optimum is not None and finite(optimum.log2_value) is not None and finite(optimum.loss) is not None:
+    if optimum is not None and known(optimum.log2_value) is not None and known(optimum.loss) is not None:
         star = Star(optimum.log2_value, optimum.loss, optimum.edge)
     label = size_label(table.study, curve.axis, curve.scale)
     scales = list(table.study.models(curve.axis))

@@ -13,7 +13,7 @@ import numpy as np
 from expertp.analysis.optimum import Optimum
 from expertp.analysis.transfer import AxisVerdict
 from expertp.figures import style
-from expertp.figures.labels import HP_SHORT, axis_title, finite
+from expertp.figures.labels import HP_SHORT, axis_title, known
 from expertp.study import HP, StudySpec
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class DriftData:
                 "hp": line.hp,
                 "scale": shift.scale,
                 "octaves": shift.octaves,
-                "low": finite(shift.low),
-                "high": finite(shift.high),
+                "low": known(shift.low),
+                "high": known(shift.high),
                 "edge": shift.edge,
-                "octaves_per_doubling": finite(line.per_doubling),
+                "octaves_per_doubling": known(line.per_doubling),
                 "seeds": line.n_seeds,
             }
             for line in self.lines

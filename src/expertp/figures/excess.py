@@ -13,7 +13,7 @@ from expertp.analysis.curves import StudyTable
 from expertp.analysis.transfer import AxisVerdict
 from expertp.figures import style
 from expertp.figures.drift import LOOKS
-from expertp.figures.labels import HP_SHORT, axis_title, cell, finite
+from expertp.figures.labels import HP_SHORT, axis_title, cell, known
 from expertp.study import HP
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class ExcessData:
                 "hp": each.hp,
                 "scale": each.scale,
                 "excess": each.excess,
-                "low": finite(each.low),
-                "high": finite(each.high),
-                "limit": finite(each.limit),
-                "seed_sd": finite(each.seed_sd),
+                "low": known(each.low),
+                "high": known(each.high),
+                "limit": known(each.limit),
+                "seed_sd": known(each.seed_sd),
                 "gain_from_scale": gains.get((each.axis, each.scale)),
                 "seeds": each.n_seeds,
             }
@@ -85,7 +85,7 @@ def data(table: StudyTable, verdicts: Sequence[AxisVerdict]) -> ExcessData:
         ExcessPoint(each.axis, each.hp, scale, excess, low, high, each.excess_limit, each.noise.seed_sd, each.n_seeds)
         for each in verdicts
         for scale, (excess, low, high) in sorted(each.excess_at.items())
-        if math.isfinite(excess)
+        if not math.isnan(excess)
     ]
     gains = []
     for axis in study.axis_names:
@@ -126,6 +126,10 @@ def _draw_against_noise(ax: Axes, points: Sequence[ExcessPoint], scales: Sequenc
     ax.axhline(0, color=style.INK, linewidth=0.8)
     limit = max((each.limit for each in points if math.isfinite(each.limit)), default=None)
     noise = max((each.seed_sd for each in points if math.isfinite(each.seed_sd)), default=None)
+    # What has no upper end ends here, and says so.
+    top = 1.25 * max(
+        [value for each in points for value in (each.excess, each.high, each.limit) if math.isfinite(value)] or [1]
+    )
     if limit is not None:
         ax.axhline(
             limit, color=style.INK, alpha=0.6, linewidth=1, linestyle=(0, (1, 1.5)), label="allowed by the study"
@@ -135,13 +139,16 @@ def _draw_against_noise(ax: Axes, points: Sequence[ExcessPoint], scales: Sequenc
     for hp, (colour, marker, beside) in LOOKS.items():
         ours = [each for each in points if each.hp == hp]
         if ours:
-            y = np.array([each.excess for each in ours])
-            low = np.array([each.low if math.isfinite(each.low) else each.excess for each in ours])
-            high = np.array([each.high if math.isfinite(each.high) else each.excess for each in ours])
+            x = [each.scale * beside for each in ours]
+            y, low, high = (np.minimum(top, [getattr(each, end) for each in ours]) for end in ("excess", "low", "high"))
             ax.errorbar(
-                [each.scale * beside for each in ours], y, np.maximum(0, [y - low, high - y]), color=colour,
+                x, y, np.maximum(0, [y - low, high - y]), color=colour,
                 marker=marker, linestyle="none", capsize=2, label=f"{HP_SHORT[hp]}, 95% interval",
             )  # fmt: skip
+            for place, each in zip(x, ours, strict=True):
+                if math.isinf(each.high):
+                    word = "∞" if math.isfinite(each.excess) else "diverged"
+                    ax.annotate(word, (place, top), (0, 2), textcoords="offset points", ha="center", color=colour)
     style.scale_ticks(ax, scales)
 
 

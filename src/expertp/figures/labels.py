@@ -23,8 +23,12 @@ LOSS = "validation loss (nats)"
 
 
 def axis_title(axis: str) -> str:
-    """Return the name of an axis, with the field that it moves."""
-    return AXIS_TITLES.get(axis, f"{axis} (joint scale)")
+    """Return the name of an axis, with the field that it moves.
+
+    >>> axis_title("all $")
+    'all \\\\$ (joint scale)'
+    """
+    return AXIS_TITLES.get(axis, f"{axis} (joint scale)".replace("$", r"\$"))  # a dollar would begin a formula
 
 
 def size_label(study: StudySpec, axis: str, scale: float) -> str:
@@ -74,13 +78,13 @@ def cell(losses: Iterable[float]) -> Cell:
     )
 
 
-def finite(value: float | None) -> float | None:
-    """Return a number that can be plotted and stored, or None.
+def known(value: float | None) -> float | None:
+    """Return a number that can be stored, infinite or not, or None.
 
-    >>> finite(math.inf), finite(0.5)
-    (None, 0.5)
+    >>> known(math.nan), known(0.5), known(math.inf)
+    (None, 0.5, inf)
     """
-    return value if value is not None and math.isfinite(value) else None
+    return None if value is None or math.isnan(value) else value
 
 
 def thinned(values: Sequence[float], most: int = 160) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from expertp.analysis.curves import StudyTable
 from expertp.analysis.scaling import Parameters, ScalingFit, scaling_fit
 from expertp.figures import style
-from expertp.figures.labels import finite, short
+from expertp.figures.labels import known, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ class ScalingData:
                 "parameters": point.parameters,
                 "loss": point.loss,
                 "exponent": fit.law.exponent,
-                "r2": finite(fit.law.r2),
+                "r2": known(fit.law.r2),
                 "seeds": self.n_seeds,
             }
             for axis, fit in self.fits

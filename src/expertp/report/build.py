@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -37,14 +38,20 @@ def render_report(directory: StudyDirectory) -> Path:
 
 
 def is_current(directory: StudyDirectory) -> bool:
-    """Return whether the report there is what would be written now: younger than the study and than this program."""
+    """Return whether the report there is what would be written now, by the times of all files that it depends on.
+
+    A report bears the time of the newest thing that it shows; when it was really written is its inode's affair.
+    """
     report = directory.path / "report.html"
-    program = [path.stat().st_mtime_ns for path in PROGRAM.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")]
-    return report.exists() and report.stat().st_mtime_ns > max(directory.changed_at(), *program)
+    if not (report.exists() and (directory.path / "verdict.json").exists() and (directory.path / "figures").exists()):
+        return False
+    program = [path.stat().st_ctime_ns for path in PROGRAM.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")]
+    return report.stat().st_mtime_ns == directory.changed_at() and report.stat().st_ctime_ns > max(program)
 
 
 def write_report(directory: StudyDirectory) -> Written:
     """Write the report, its figures and verdict.json."""
+    shown = directory.changed_at()
     reading, album = read(directory), Album()
     page = make_page(reading, album)
     for drawing in album.drawings:
@@ -52,6 +59,7 @@ def write_report(directory: StudyDirectory) -> Written:
     write_atomically(directory.path / "verdict.json", json.dumps(reading.verdict.to_tree(), indent=2).encode())
     report = directory.path / "report.html"
     write_atomically(report, fill(page).encode())
+    os.utime(report, ns=(shown, shown))
     return Written(report, reading.verdict)
 
 
