@@ -186,7 +186,7 @@ def probed_runs(study: StudySpec, rules: RuleSetName) -> tuple[ProbedRun, ...]:
         for scale, model in models.items():
             places[model].append((axis, scale))
     constant = study.train.replace(schedule="constant", decay_steps=None, warmup_steps=0, eval_every=0)
-    short = study.replace(train=constant)
+    short = study.replace(train=constant, verdict=None)
     return tuple(
         ProbedRun(resolved(run), tuple(places[model]))
         for model in sorted(places, key=ModelSpec.flops_per_token)
