@@ -26,4 +26,4 @@ def _with_interval(value: float, interval: tuple[float, float], form: str) -> st
 
 
 def _why(verdict: "AxisVerdict") -> str:
-    return " ".join([verdict.reason, *(need.text for need in verdict.needs[:1])])
+    return ". Next: ".join([verdict.reason, *(need.text for need in verdict.needs[:1])])
