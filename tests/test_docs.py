@@ -105,3 +105,13 @@ def test_the_commands_of_the_pages_name_verbs_and_flags_that_exist() -> None:
             parser = build_parser(verb)
             flags = {flag for action in parser._actions for flag in action.option_strings}
             assert set(re.findall(r"(--[\w-]+)", rest.partition("#")[0])) <= flags, f"{page.name}: expertp {verb}{rest}"
+
+
+def test_the_verdicts_of_the_novels_are_those_of_the_study() -> None:
+    page = (ROOT / "docs/results/novels.md").read_text(encoding="utf-8")
+    axes = json.loads((ROOT / "docs/results/novels/verdict.json").read_text(encoding="utf-8"))["axes"]
+    assert len(axes) == 6
+    for each in axes:
+        drift = "{:+.2f} [{:+.2f}, {:+.2f}]".format(each["drift_octaves_per_doubling"], *each["ci"])
+        excess = "{:.4f} [{:.4f}, {:.4f}]".format(each["excess"], *each["excess_ci"])
+        assert f"| {each['verdict']} | {drift} | {excess} |" in page, each["axis"]

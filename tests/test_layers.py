@@ -14,7 +14,7 @@ LAYERS = (
     ("errors", "machine"),
     ("files",),
     ("spec",),
-    ("study",),
+    ("study", "wording"),
     ("config", "rules", "theory"),
     ("plan",),
     ("docs_tables", "adapters", "balance", "data"),

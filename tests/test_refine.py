@@ -81,3 +81,12 @@ def test_a_settled_study_is_left_as_it_is(data, tmp_path, on):
     directory = open_study(tmp_path / "study", tiny_study(data, grid=(-10, -9, -8, -7, -6, -5, -4), seeds=(0, 1, 2)))
     assert refine(directory, surface, budget_seconds=3600, say=said.append) == directory
     assert said == []
+
+
+def test_where_nothing_has_finished_there_is_no_budget_to_keep(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "expertp.study_store.StudyDirectory.result",
+        lambda self, identity: Result(self.runs[identity], identity, "diverged", 1),
+    )
+    directory = open_study(tmp_path / "study", tiny_study(data, seeds=(0, 1, 2)))
+    assert propose(directory, directory.results()) == []

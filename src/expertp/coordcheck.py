@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 
@@ -25,7 +25,7 @@ from expertp.data import Dataset, check_vocab, eval_batches, train_batch
 from expertp.errors import InputError
 from expertp.loop import TrainingLoop, deterministic, plan_run, resolve_device, resolved
 from expertp.plan import plan
-from expertp.probes import CoordinateProbe
+from expertp.probes import CoordinateProbe, fit_slope
 from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
 from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec
 from expertp.study import StudySpec
@@ -293,7 +293,7 @@ def settled_sizes(table: Iterable[Measurement], steps: int) -> Sizes:
         if row.module == "run":
             diverged.add((row.axis, row.scale, row.seed))
             continue
-        check: Check = "init" if row.step == 0 else row.quantity  # type: ignore[assignment]
+        check = "init" if row.step == 0 else cast("Check", row.quantity)
         by_seed = parts.setdefault((row.axis, row.module, check), {})
         if row.step == 0 or row.step >= first_settled_step(steps):
             by_seed.setdefault(row.seed, {}).setdefault(row.scale, []).append(row.value)
@@ -341,23 +341,12 @@ def judge(
     return Slope(axis, module, check, slope, error, len(slopes), low, high, tolerance, verdict)
 
 
-def fit_slope(sizes: Mapping[float, float]) -> float:
-    """Return the least-squares slope of log size against log scale.
-
-    >>> round(fit_slope({1: 3.0, 2: 6.0, 4: 12.0}), 9)
-    1.0
-    """
-    logs = [(math.log(scale), math.log(size)) for scale, size in sizes.items()]
-    middle = statistics.fmean(x for x, _ in logs)
-    return sum((x - middle) * y for x, y in logs) / sum((x - middle) ** 2 for x, _ in logs)
-
-
 def expected_slopes(
     expected: Monomial | Between, base: ModelSpec, models: Mapping[float, ModelSpec], hps: BaseHPs
 ) -> tuple[float, float]:
     """Return the range of slopes that an axis's models should show: the fit of the expected power at their sizes."""
-    parts = expected if isinstance(expected, Between) else (expected,)
-    slopes = [fit_slope({scale: part(_symbols(base, model, hps)) for scale, model in models.items()}) for part in parts]
+    values = {scale: _symbols(base, model, hps) for scale, model in models.items()}
+    slopes = [fit_slope({scale: part(of) for scale, of in values.items()}) for part in _parts(expected)]
     # A fit to exact powers is exact but for rounding.
     low, *_, high = sorted(round(slope, 9) + 0.0 for slope in slopes * 2)
     return low, high

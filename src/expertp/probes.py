@@ -5,6 +5,7 @@ Shapes: B sequences, S positions, T = B S tokens, N n_embd, K active experts.
 
 import copy
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,18 +56,25 @@ def mean_gradient_rms(run: RunSpec, dataset: Dataset, first_step: int, last_step
     return {group: math.exp(sum(values) / len(values)) for group, values in logs.items()}
 
 
+def fit_slope(sizes: Mapping[float, float]) -> float:
+    """Return the least-squares slope of log size against log scale.
+
+    >>> round(fit_slope({1: 3.0, 2: 6.0, 4: 12.0}), 9)
+    1.0
+    """
+    logs = [(math.log(scale), math.log(size)) for scale, size in sizes.items()]
+    middle = statistics.fmean(x for x, _ in logs)
+    return sum((x - middle) * y for x, y in logs) / sum((x - middle) ** 2 for x, _ in logs)
+
+
 def scaling_exponents(multipliers: Sequence[float], sizes: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return per group the slope of log size against log multiplier, by least squares.
 
     >>> scaling_exponents([1, 2, 4], [{"router": 8.0}, {"router": 4.0}, {"router": 2.0}])
     {'router': -1.0}
     """
-    x = torch.tensor(multipliers, dtype=torch.float64).log()
-    x = x - x.mean()
     return {
-        group: round(
-            (x @ torch.tensor([entry[group] for entry in sizes], dtype=torch.float64).log() / (x @ x)).item(), 9
-        )
+        group: round(fit_slope({m: entry[group] for m, entry in zip(multipliers, sizes, strict=True)}), 9)
         for group in sizes[0]
     }
 

@@ -1,14 +1,12 @@
 """Settle what a study leaves open: add the cells that a verdict asks for, within a budget of time."""
 
-import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from expertp.analysis.transfer import AxisVerdict, judge
 from expertp.forecast import with_all_models
-from expertp.spec import ModelSpec
+from expertp.standing import seconds_by_model
 from expertp.study import RefinementSpec
 from expertp.study_store import Result, StudyDirectory, open_study
 from expertp.sweep import Executor, run_study
@@ -70,7 +68,9 @@ def refine(
 
 def propose(directory: StudyDirectory, results: Sequence[Result]) -> list[Proposal]:
     """Return what would settle each axis that is open, cheapest first."""
-    study, seconds = directory.study, _seconds_by_model(results)
+    study, seconds = directory.study, seconds_by_model(results)
+    if not seconds:
+        return []  # nothing has finished, so nothing can be said about a budget
     made = []
     for verdict in judge(study, results).axes:
         cells = _cells(verdict)
@@ -114,11 +114,3 @@ def _affordable(proposals: Sequence[Proposal], seconds: float) -> list[Proposal]
             chosen.append(each)
             seconds -= each.seconds
     return chosen
-
-
-def _seconds_by_model(results: Sequence[Result]) -> dict[ModelSpec, float]:
-    taken = defaultdict[ModelSpec, list[float]](list)
-    for result in results:
-        if result.status == "finished" and result.seconds:
-            taken[result.run.model].append(result.seconds)
-    return {model: statistics.median(seconds) for model, seconds in taken.items()}

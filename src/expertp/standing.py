@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from expertp.forecast import with_all_models
 from expertp.spec import ModelSpec, RuleSetName
 from expertp.study import StudySpec
-from expertp.study_store import Result, StudyDirectory
+from expertp.study_store import DONE, ENDED, Result, StudyDirectory
 
-DONE = ("finished", "diverged")
 STATUSES = ("finished", "diverged", "failed", "running", "unfinished", "missing")
 
 
@@ -73,7 +72,7 @@ class Standing:
     @property
     def ended(self) -> int:
         """Runs that nothing more will be done for."""
-        return sum(self.counts[status] for status in ("finished", "diverged", "failed"))
+        return sum(self.counts[status] for status in ENDED)
 
     @property
     def total(self) -> int:
@@ -116,20 +115,24 @@ class Watch:
 
     def _time(self, results: Mapping[str, Result], running: tuple[RunUnderWay, ...]) -> tuple[float, float | None]:
         """Return the share of the work that is done, and the seconds of one worker that are left."""
-        taken = defaultdict[ModelSpec, list[float]](list)
-        for result in results.values():
-            if result.status == "finished" and result.seconds:
-                taken[result.run.model].append(result.seconds)
-        measured = {model: statistics.median(seconds) for model, seconds in taken.items()}
         models = list(dict.fromkeys(result.run.model for result in results.values()))
-        seconds = with_all_models({**self.timed, **measured}, models)
-        to_do = {identity for identity, result in results.items() if result.status in ("missing", "unfinished")}
+        seconds = with_all_models({**self.timed, **seconds_by_model(results.values())}, models)
+        to_do = {identity for identity, result in results.items() if result.status not in ENDED}
         if not seconds:
             return 1 - len(to_do) / len(results), None if to_do else 0.0
         whole = sum(seconds[result.run.model] for result in results.values())
         under_way = {run.identity: run.step / run.steps for run in running}
         left = sum(seconds[results[each].run.model] * (1 - under_way.get(each, 0)) for each in to_do)
         return 1 - left / whole, left
+
+
+def seconds_by_model(results: Iterable[Result]) -> dict[ModelSpec, float]:
+    """Return what a run of each model has taken, the median of those that have finished."""
+    taken = defaultdict[ModelSpec, list[float]](list)
+    for result in results:
+        if result.status == "finished" and result.seconds:
+            taken[result.run.model].append(result.seconds)
+    return {model: statistics.median(seconds) for model, seconds in taken.items()}
 
 
 def _counts(results: Iterable[Result], running: tuple[RunUnderWay, ...]) -> dict[str, int]:

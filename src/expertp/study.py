@@ -169,12 +169,18 @@ class StudySpec(Spec):
     @property
     def axis_names(self) -> tuple[str, ...]:
         """Axes and joint scalings, in the order of the file."""
-        return (*self.axes, *self.joint)
+        return tuple(self._scalings)
+
+    @property
+    def _scalings(self) -> dict[str, AxisSpec | JointSpec]:
+        named: dict[str, AxisSpec | JointSpec] = {}
+        named.update(self.axes.items())
+        named.update(self.joint.items())
+        return named
 
     def sweep(self, axis: str) -> tuple[HP, ...]:
         """Return the hyperparameters that are swept on an axis."""
-        wanted = (self.axes.get(axis) or self.joint[axis]).sweep  # type: ignore[call-overload]
-        return tuple(hp for hp in wanted if self.grid(hp))
+        return tuple(hp for hp in self._scalings[axis].sweep if self.grid(hp))
 
     def swept(self, axis: str, model: ModelSpec, rules: RuleSetName) -> tuple[HP, ...]:
         """Return the hyperparameters that are swept at a model: a contrast is tuned anew in full, or not at all."""
@@ -208,15 +214,16 @@ class StudySpec(Spec):
 
     def models(self, axis: str) -> dict[float, ModelSpec]:
         """Return an axis's models, the base among them, by their scale: how many times the base they are."""
-        if axis in self.joint:
-            made = [_changed_model(self.base, change, f"joint.{axis}") for change in self.joint[axis].models]
+        scaling = self._scalings[axis]
+        if isinstance(scaling, JointSpec):
+            made = [_changed_model(self.base, change, f"joint.{axis}") for change in scaling.models]
             others = [model for model in made if model != self.base]
             if len({1.0, *(scale_of(model, self.base) for model in others)}) <= len(others):
                 raise ValueError(
                     f"joint.{axis}: two models have the same scale; a scaling is one path of growing sizes"
                 )
         else:
-            made = [_sized(self.base, axis, size) for size in self.axes[axis].sizes]  # type: ignore[index]
+            made = [_sized(self.base, axis, size) for size in scaling.sizes]
         by_scale = {scale_of(model, self.base): model for model in (self.base, *made)}
         return dict(sorted(by_scale.items()))
 

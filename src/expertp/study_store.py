@@ -36,6 +36,8 @@ NOT_SHARED = {*OPERATIONAL["train"], "seed"}
 FOLDERS = ("runs", "failures", "workers")
 # How often a run may fail before it is given up.
 TRIES = 2
+DONE = ("finished", "diverged")
+ENDED = (*DONE, "failed")
 ResultStatus = Literal["finished", "diverged", "failed", "unfinished", "missing"]
 
 
@@ -82,7 +84,7 @@ class StudyDirectory:
         """Return how a run stands."""
         run, directory = self.runs[identity], self.directory(identity)
         summary = directory.summary() if directory else None
-        if summary and summary["status"] in ("finished", "diverged"):
+        if summary and summary["status"] in DONE:
             numbers = ("step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds")
             return Result(run, identity, summary["status"], **{name: summary[name] for name in numbers})
         if error := self.failure(identity):
@@ -118,7 +120,7 @@ class StudyDirectory:
 
     def has_ended(self) -> bool:
         """Return whether nothing is left to be trained."""
-        return all(result.status in ("finished", "diverged", "failed") for result in self.results())
+        return all(result.status in ENDED for result in self.results())
 
     def drop_checkpoints(self, identity: str) -> None:
         """Remove the checkpoints of a run that has ended."""

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from expertp.errors import BusyError
-from expertp.study_store import Result, StudyDirectory
+from expertp.study_store import DONE, ENDED, Result, StudyDirectory
 from expertp.train import train
 
-ENDED = ("finished", "diverged", "failed")
 # How long a worker waits when all that is left is in other hands.
 WAIT_SECONDS = 1.0
 
@@ -44,11 +43,11 @@ def run_study(
         tick: called often, to show progress.
     """
     directory.forget_failures()
-    if any(result.status not in ENDED for result in directory.results()):
+    if not directory.has_ended():
         executor.run_workers(directory, should_stop, tick)
     results = directory.write_table()
     for result in results:  # a worker that was killed at its last moment leaves some
-        if result.status in ("finished", "diverged") and not directory.study.keep_checkpoints:
+        if result.status in DONE and not directory.study.keep_checkpoints:
             directory.drop_checkpoints(result.identity)
     return results
 

@@ -10,22 +10,8 @@ import pytest
 import yaml
 from runs import VOCAB, write_tokens
 
-from expertp.cli.main import main
-
 Say = Callable[..., tuple[int, str, str]]
 FILES = ["coordcheck.csv", "coordcheck.json", "coordcheck.png", "coordcheck.svg"]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run a command line; return its exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

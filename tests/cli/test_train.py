@@ -9,23 +9,10 @@ import pytest
 import yaml
 from runs import run_tree, write_tokens
 
-from expertp.cli.main import main
 from expertp.config import load_base, load_run, load_target
 from expertp.data import PrepareOptions, prepare
 
 Say = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run a command line; return its exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ import json
 import sys
 from fractions import Fraction
 
-from expertp.cli.text import columns, describe, describe_multipliers
+from expertp.cli.text import columns, describe_multipliers
 from expertp.config import load_base, load_target, split_overrides
 from expertp.plan import Group, Plan, plan
 from expertp.rules import EXPERTP, PAPER_CONSTANTS, RULE_SETS
 from expertp.spec import BaseHPs
+from expertp.wording import describe
 
 EXAMPLES = """\
   expertp plan --base configs/base.yaml --target configs/target.yaml

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns, count, duration, size
+from expertp.cli.text import columns, duration, size
 from expertp.cli.verdicts import verdict_table
 from expertp.config import load_study
 from expertp.errors import InputError
 from expertp.study import StudySpec, expand
+from expertp.wording import count
 
 if TYPE_CHECKING:
     from expertp.forecast import Forecast
@@ -35,7 +36,6 @@ EXAMPLES = """\
 """
 
 LOOK_SECONDS = 1.0
-DONE = ("finished", "diverged")  # what has failed is tried again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +83,7 @@ def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
     """Print what a study would cost, without what is there already."""
     from expertp.data import open_dataset
     from expertp.forecast import forecast
-    from expertp.study_store import preview_study
+    from expertp.study_store import DONE, preview_study
 
     wanted = list(expand(study))
     if out is not None:
@@ -120,7 +120,7 @@ def sweep(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0)
     """Train what is missing, show how it goes, and print how it ended."""
     from expertp.executors.local import LocalExecutor
     from expertp.refine import refine
-    from expertp.study_store import open_study
+    from expertp.study_store import DONE, open_study
     from expertp.sweep import run_study
 
     directory, executor = open_study(out, study), LocalExecutor(workers)
@@ -147,6 +147,7 @@ class SweepView:
         from expertp.data import open_dataset
         from expertp.forecast import forecast
         from expertp.standing import Watch
+        from expertp.study_store import DONE
 
         missing = [each.run for each in directory.results() if each.status not in DONE]
         if not missing:

@@ -22,16 +22,6 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def describe(model: ModelSpec) -> str:
-    """Say what a model is in one line."""
-    counts = model.counts()
-    ffn = f"E{model.n_exp}A{model.n_act}" if model.ffn == "moe" else "dense"
-    return (
-        f"n_embd {model.n_embd}, n_layer {model.n_layer}, {ffn}, alpha_ffn {model.alpha_ffn:g}: "
-        f"{count(counts.total)} parameters, {count(counts.active)} active"
-    )
-
-
 def size(model: ModelSpec) -> str:
     """Name a model's size in a few letters.
 
@@ -63,15 +53,3 @@ def describe_multipliers(multipliers: Multipliers) -> str:
     """
     m = multipliers
     return f"m_N {m.width:g}, m_L {m.depth:g}, m_E {m.experts:g}, m_a {m.alpha:g}"
-
-
-def count(number: float) -> str:
-    """Write a large number short.
-
-    >>> count(51_445_760), count(2.54e9), count(999)
-    ('51.4M', '2.54B', '999')
-    """
-    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:g}"

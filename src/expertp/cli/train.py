@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.text import count, describe, describe_multipliers
+from expertp.cli.text import describe_multipliers
 from expertp.config import load_run
 from expertp.errors import RunError
 from expertp.plan import plan
 from expertp.spec import RunSpec
+from expertp.wording import count, describe
 
 if TYPE_CHECKING:
     from expertp.train import StepMetrics

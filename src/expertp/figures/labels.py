@@ -107,15 +107,3 @@ def signed(value: float, digits: int) -> str:
     ('−0.50', '+0.25')
     """
     return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def short(number: float) -> str:
-    """Write a number of parameters or tokens short.
-
-    >>> short(51_445_760), short(150_000), short(999)
-    ('51.4M', '150k', '999')
-    """
-    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:g}"

@@ -10,7 +10,8 @@ import numpy as np
 from expertp.analysis.curves import StudyTable
 from expertp.analysis.scaling import Parameters, ScalingFit, scaling_fit
 from expertp.figures import style
-from expertp.figures.labels import known, short
+from expertp.figures.labels import known
+from expertp.wording import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,6 +115,6 @@ def _parameter_ticks(ax: Axes, counts: list[int]) -> None:
         if low <= number <= high and (not ticks or number / ticks[-1] > (high / low) ** 0.2):
             ticks.append(number)
     ax.set_xticks(ticks)
-    ax.set_xticklabels([short(number) for number in ticks])
+    ax.set_xticklabels([count(number) for number in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlim(low, high)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from expertp.analysis.transfer import AxisVerdict, StudyVerdict
-from expertp.figures.labels import HP_SHORT, axis_title, short, signed
+from expertp.figures.labels import HP_SHORT, axis_title, signed
 from expertp.files import write_atomically
 from expertp.report import closing
 from expertp.report.reading import Reading, read
@@ -20,6 +20,7 @@ from expertp.report.sections import Album, later_sections, sections
 from expertp.report.views import Missing, Page, VerdictRow
 from expertp.study import HP
 from expertp.study_store import StudyDirectory
+from expertp.wording import count
 
 PROGRAM = Path(__file__).parents[1]
 
@@ -102,10 +103,10 @@ def intro(reading: Reading) -> tuple[str, ...]:
     tokens, largest = study.train.steps * study.train.batch_tokens, reading.largest.counts()
     ratio = tokens / largest.total
     return (
-        f"Hyperparameters of a base of {short(study.base.counts().total)} parameters are carried by the rule set "
+        f"Hyperparameters of a base of {count(study.base.counts().total)} parameters are carried by the rule set "
         f"{study.hps.rules} to models of up to {axes}; there {grids} are swept with {len(study.seeds)} seeds{beside}.",
-        f"The largest model has {short(largest.total)} parameters ({short(largest.active)} active), and a run sees "
-        f"{short(tokens)} tokens, {ratio:.2g} per parameter"
+        f"The largest model has {count(largest.total)} parameters ({count(largest.active)} active), and a run sees "
+        f"{count(tokens)} tokens, {ratio:.2g} per parameter"
         + (
             ": at this scale a study shows how the machinery behaves, and little about the end of long training."
             if tokens < 1e9 or ratio < 1
@@ -124,8 +125,8 @@ def facts(reading: Reading) -> tuple[tuple[str, str], ...]:
         ("failed", str(statuses["failed"])),
         ("missing", str(statuses["missing"] + statuses["unfinished"])),
         ("seeds", str(len(study.seeds))),
-        ("tokens a run", short(study.train.steps * study.train.batch_tokens)),
-        ("largest model", short(reading.largest.counts().total)),
+        ("tokens a run", count(study.train.steps * study.train.batch_tokens)),
+        ("largest model", count(reading.largest.counts().total)),
     )
 
 

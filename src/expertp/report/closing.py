@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from expertp.figures.labels import short, signed
+from expertp.figures.labels import signed
 from expertp.figures.save import inline_svg, to_csv
 from expertp.plan import Plan
 from expertp.report.planned import plan_for, plan_json, plan_table, torch_code
 from expertp.report.reading import Reading
 from expertp.report.views import Item, Listing, Missing, Note, Picture, Section, Table
-from expertp.spec import ModelSpec
+from expertp.study_store import DONE
+from expertp.wording import describe
 
 MOST_ROWS_OPEN = 12
 
@@ -86,16 +87,6 @@ def theory() -> Section:
     )
 
 
-def describe(model: ModelSpec) -> str:
-    """Say what a model is in one line."""
-    counts = model.counts()
-    experts = f"{model.n_act} of {model.n_exp} experts" if model.ffn == "moe" else "dense"
-    return (
-        f"n_embd {model.n_embd}, n_layer {model.n_layer}, {experts}, alpha_ffn {model.alpha_ffn:g}: "
-        f"{short(counts.total)} parameters, {short(counts.active)} active"
-    )
-
-
 def plan_section(reading: Reading) -> Section:
     """Show what the study's largest model is set to, to be copied."""
     made: Plan = plan_for(reading.study, reading.largest)
@@ -147,7 +138,7 @@ def environment(reading: Reading) -> Section:
     """Say what the runs ran on."""
     found: Counter[tuple[tuple[str, str], ...]] = Counter()
     for result in reading.results:
-        if result.status in ("finished", "diverged") and (run := reading.directory.directory(result.identity)):
+        if result.status in DONE and (run := reading.directory.directory(result.identity)):
             found[tuple(sorted((name, str(value)) for name, value in run.environment.items()))] += 1
     names = sorted({name for each in found for name, _ in each})
     rows = [(*(dict(each).get(name, "–") for name in names), str(count)) for each, count in found.most_common()]

@@ -13,9 +13,8 @@ from expertp.analysis.optimum import Optimum
 from expertp.analysis.transfer import StudyVerdict, judge
 from expertp.spec import ModelSpec, RuleSetName, RunSpec
 from expertp.study import HP, StudySpec
-from expertp.study_store import Result, StudyDirectory
+from expertp.study_store import DONE, Result, StudyDirectory
 
-ENDED = ("finished", "diverged")
 STATUSES = ("finished", "diverged", "failed", "unfinished", "missing")
 
 
@@ -58,7 +57,7 @@ class Reading:
 
     def _ended(self, runs: Iterable[RunSpec]) -> list[Result]:
         found = [self.table.result(run) for run in runs]
-        return [result for result in found if result is not None and result.status in ENDED]
+        return [result for result in found if result is not None and result.status in DONE]
 
     def counts(self, runs: Iterable[RunSpec] | None = None) -> str:
         """Say how many runs have finished, diverged and so on, of all or of some."""
@@ -94,7 +93,7 @@ def describe_counts(statuses: Mapping[str, int]) -> str:
     >>> describe_counts({"finished": 5, "missing": 1})
     '6 runs: 5 finished, 0 diverged, 1 missing'
     """
-    told = [f"{statuses.get(status, 0)} {status}" for status in STATUSES if statuses.get(status) or status in ENDED]
+    told = [f"{statuses.get(status, 0)} {status}" for status in STATUSES if statuses.get(status) or status in DONE]
     total = sum(statuses.values())
     return f"{total} run{'s' if total != 1 else ''}: {', '.join(told)}"
 

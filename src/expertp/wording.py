@@ -1,0 +1,25 @@
+"""How models and large numbers are called, on a terminal and in a report alike."""
+
+from expertp.spec import ModelSpec
+
+
+def count(number: float) -> str:
+    """Write a large number short.
+
+    >>> count(51_445_760), count(2.54e9), count(999)
+    ('51.4M', '2.54B', '999')
+    """
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:g}"
+
+
+def describe(model: ModelSpec) -> str:
+    """Say what a model is in one line."""
+    counts = model.counts()
+    ffn = f"E{model.n_exp}A{model.n_act}" if model.ffn == "moe" else "dense"
+    return (
+        f"n_embd {model.n_embd}, n_layer {model.n_layer}, {ffn}, alpha_ffn {model.alpha_ffn:g}: "
+        f"{count(counts.total)} parameters, {count(counts.active)} active"
+    )
