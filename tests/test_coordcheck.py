@@ -12,23 +12,25 @@ import torch.nn.functional as F
 from runs import VOCAB, tiny_run, write_tokens
 
 from expertp.config import build, load_study
-from expertp.coordcheck import (
-    CHECKS,
-    EXPECTED,
-    TOLERANCES,
+from expertp.coordcheck.measuring import (
     Measurement,
-    analyse,
     check_key,
-    expected_rows,
-    expected_slopes,
     from_csv,
-    judge,
     measure,
-    modules_of,
     probe_run,
     probed_runs,
     recorded_steps,
     to_csv,
+)
+from expertp.coordcheck.slopes import (
+    CHECKS,
+    EXPECTED,
+    TOLERANCES,
+    analyse,
+    expected_rows,
+    expected_slopes,
+    judge,
+    modules_of,
 )
 from expertp.data import Dataset, open_dataset
 from expertp.docs_tables import markdown_table

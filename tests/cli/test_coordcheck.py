@@ -57,7 +57,7 @@ def test_a_second_call_trains_nothing_and_says_the_same(
     command = ("coordcheck", study_file, "--out", tmp_path / "check", "--steps", 3, "--json")
     first = say(*command)
     before = {name: (tmp_path / "check" / name).read_bytes() for name in FILES}
-    monkeypatch.setattr("expertp.coordcheck.TrainingLoop", None)
+    monkeypatch.setattr("expertp.coordcheck.measuring.TrainingLoop", None)
     second = say(*command)
     assert first[:2] == second[:2]
     assert second[2] == ""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from expertp.coordcheck import CoordinateCheck, Divergence, Sizes, Slope
+from expertp.coordcheck.slopes import CoordinateCheck, Divergence, Sizes, Slope
 from expertp.figures.coordcheck import data, drawn
 from expertp.figures.save import render
 

@@ -27,7 +27,8 @@ from expertp.files import exclusive, write_atomically
 from expertp.spec import RuleSetName
 
 if TYPE_CHECKING:
-    from expertp.coordcheck import CoordinateCheck, Measurement, Probed, ProbedRun, Slope
+    from expertp.coordcheck.measuring import Measurement, Probed, ProbedRun
+    from expertp.coordcheck.slopes import CoordinateCheck, Slope
     from expertp.data import Dataset
 
 EXAMPLES = """\
@@ -59,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.steps < 3:
         raise InputError(f"--steps {args.steps} is too few to see a slope of training; give 3 or more, such as 60")
 
-    from expertp.coordcheck import analyse, check_input, check_key, from_csv, probed_runs, settled_sizes, to_csv
+    from expertp.coordcheck.measuring import check_input, check_key, from_csv, probed_runs, to_csv
+    from expertp.coordcheck.slopes import analyse, settled_sizes
     from expertp.data import open_dataset
     from expertp.figures import coordcheck as figure
     from expertp.figures.save import render
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 def print_check(check: "CoordinateCheck", steps: int) -> None:
     """Print a table per axis, then what failed."""
-    from expertp.coordcheck import CHECKS, first_settled_step
+    from expertp.coordcheck.slopes import CHECKS, first_settled_step
 
     print(f"rules {check.rules}: slope of log size against log scale ± standard error over seeds (expected)")
     print(f"updates and sizes after steps {first_settled_step(steps)}..{steps}, geometric mean")
@@ -146,7 +148,7 @@ def _is_measured(out: Path, key: str) -> bool:
 
 
 def _measure(runs: Sequence["ProbedRun"], dataset: "Dataset", steps: int) -> "list[Measurement]":
-    from expertp.coordcheck import measure
+    from expertp.coordcheck.measuring import measure
 
     costs = [each.run.model.flops_per_token() for each in runs]
     # Every run has a line of its own: there is no need for a heartbeat.

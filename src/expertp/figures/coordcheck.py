@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from expertp.coordcheck import CHECKS, EXPECTED, TOLERANCES, Check, CoordinateCheck, Sizes, Verdict
+from expertp.coordcheck.slopes import CHECKS, EXPECTED, TOLERANCES, Check, CoordinateCheck, Sizes, Verdict
 from expertp.figures import style
 from expertp.figures.labels import axis_title
 

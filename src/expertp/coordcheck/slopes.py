@@ -1,4 +1,4 @@
-"""The coordinate check: short probed runs along each axis of a study -> measured slopes beside expected ones.
+"""Measured sizes -> slopes along each axis, beside the expected ones, and whether they agree.
 
     size of a module  ~  scale^slope,   scale = how many times the base a model is
 
@@ -8,26 +8,18 @@ but for the exceptions that `EXPECTED` spells out. Every rule set is held agains
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple, cast
 
-import torch
-
-from expertp.config import content_hash, run_id
-from expertp.data import Dataset, check_vocab, eval_batches, train_batch
-from expertp.errors import InputError
-from expertp.loop import TrainingLoop, deterministic, plan_run, resolve_device, resolved
+from expertp.coordcheck.measuring import Measurement
 from expertp.plan import plan
-from expertp.probes import CoordinateProbe, fit_slope
+from expertp.probes import fit_slope
 from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
-from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec
+from expertp.spec import BaseHPs, ModelSpec, RuleSetName
 from expertp.study import StudySpec
 
 Verdict = Literal["PASS", "FAIL", "-"]
@@ -35,17 +27,8 @@ Check = Literal["init", "size", "effective", "propagated"]
 CHECKS: tuple[Check, ...] = ("init", "size", "effective", "propagated")
 # (axis, module, check) -> seed -> scale -> size
 Sizes = Mapping[tuple[str, str, Check], Mapping[int, Mapping[float, float]]]
-
-DEFAULT_STEPS = 60
-# Tokens of the batch that is measured on; they come from the validation split and are the same for every model.
-PROBE_TOKENS = 1024
-# Sizes are recorded at init, after the first step and at this many steps after it, evenly spaced ...
-RECORDS = 12
-# ... of which those from here on, as a share of all steps, decide: the first steps go from the slopes of init to those
-# of training.
+# The share of recorded steps that does not decide: the first ones lead from the slopes of init to those of training.
 SETTLED_FROM = Fraction(1, 3)
-# A part of the measurements' identity; to be raised when what is measured changes.
-FORMAT = 1
 
 
 class Between(NamedTuple):
@@ -96,37 +79,6 @@ TOLERANCES: Mapping[Check, float] = {"init": 0.2, "size": 0.3, "effective": 0.4,
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One number. A run that diverged has one of module "run" and quantity "diverged" at its last step."""
-
-    rules: str
-    axis: str
-    scale: float
-    seed: int
-    step: int
-    module: str
-    quantity: str
-    value: float
-
-
-@dataclass(frozen=True)
-class ProbedRun:
-    """One short run, and the places (axis, scale) that its numbers belong to: the base is on every axis."""
-
-    run: RunSpec
-    places: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What a run showed: sizes as (step, module, quantity, value), its last loss, and where it diverged if it did."""
-
-    sizes: tuple[tuple[int, str, str, float], ...]
-    loss: float
-    diverged_at: int | None
-
-
-@dataclass(frozen=True)
 class Slope:
     """The slope of one module's size along an axis, beside the expected one.
 
@@ -170,98 +122,6 @@ class CoordinateCheck:
     def verdict(self) -> Verdict:
         """FAIL when a slope or a run says so."""
         return "FAIL" if self.diverged or any(slope.verdict == "FAIL" for slope in self.slopes) else "PASS"
-
-
-def probed_runs(study: StudySpec, rules: RuleSetName) -> tuple[ProbedRun, ...]:
-    """Return the runs of a check, small models first.
-
-    They train as the study says, but for the schedule: the learning rate is the full one from the first step on. A
-    warm-up would shrink the updates that are to be seen, and keep models of different size apart for longer.
-    """
-    places: dict[ModelSpec, list[tuple[str, float]]] = defaultdict(list)
-    for axis in study.axis_names:
-        models = study.models(axis)
-        if len(models) < 2:
-            raise InputError(f"axis '{axis}' has one size; a slope needs two or more, the base among them")
-        for scale, model in models.items():
-            places[model].append((axis, scale))
-    constant = study.train.replace(schedule="constant", decay_steps=None, warmup_steps=0, eval_every=0)
-    short = study.replace(train=constant, verdict=None)
-    return tuple(
-        ProbedRun(resolved(run), tuple(places[model]))
-        for model in sorted(places, key=ModelSpec.flops_per_token)
-        for run in short.centre(model, rules)
-    )
-
-
-def check_key(runs: Sequence[ProbedRun], steps: int, data_hash: str) -> str:
-    """Return the identity of a check's measurements: a hash of all that decides them."""
-    named = [[run_id(each.run, data_hash), each.places] for each in runs]
-    return content_hash({"runs": named, "steps": steps, "format": FORMAT})
-
-
-def check_input(runs: Sequence[ProbedRun], dataset: Dataset) -> None:
-    """Refuse what cannot be planned, fed or measured, before anything is trained or written."""
-    for each in runs:
-        plan_run(each.run)
-    run = runs[0].run
-    check_vocab(dataset, run.model.vocab_size)
-    train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
-    _probe_tokens(run, dataset)
-
-
-def measure(
-    runs: Sequence[ProbedRun],
-    dataset: Dataset,
-    steps: int,
-    on_run: Callable[[ProbedRun, Probed], None] = lambda _run, _probed: None,
-) -> list[Measurement]:
-    """Train and probe every run in memory; `on_run` is told of each that has ended."""
-    table = []
-    for each in runs:
-        probed = probe_run(each.run, dataset, steps)
-        entries = list(probed.sizes)
-        if probed.diverged_at is not None:
-            entries.append((probed.diverged_at, "run", "diverged", 1.0))
-        rules, seed = each.run.hps.rules, each.run.train.seed
-        table += [
-            Measurement(rules, axis, scale, seed, step, module, quantity, value)
-            for axis, scale in each.places
-            for step, module, quantity, value in entries
-        ]
-        on_run(each, probed)
-    return table
-
-
-def probe_run(run: RunSpec, dataset: Dataset, steps: int) -> Probed:
-    """Train one run in memory and probe it; when it diverges, nothing is recorded after that step."""
-    device = resolve_device(run)
-    loop = TrainingLoop(run, dataset, device)
-    probe = CoordinateProbe(loop.model, _probe_tokens(run, dataset).to(device))
-    recorded = set(recorded_steps(steps))
-    sizes: list[tuple[int, str, str, float]] = []
-    loss = math.nan
-    with deterministic(device):
-        for step in range(steps + 1):
-            if step > 0:
-                outcome = loop.step()
-                loss = outcome.loss
-                if outcome.diverged:
-                    return Probed(tuple(sizes), loss, diverged_at=step - 1)
-            if step in recorded:
-                measured = probe.measure(loop.model).items()
-                # updates are 0 at init
-                sizes += [(step, *key, size) for key, size in measured if step > 0 or key[1] == "size"]
-    return Probed(tuple(sizes), loss, diverged_at=None)
-
-
-def recorded_steps(steps: int) -> list[int]:
-    """Return the steps after which sizes are recorded.
-
-    >>> recorded_steps(60)
-    [0, 1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60]
-    """
-    return sorted({0, 1, *(math.ceil(steps * part / RECORDS) for part in range(1, RECORDS + 1))})
 
 
 def first_settled_step(steps: int) -> int:
@@ -370,46 +230,12 @@ def expected_rows() -> list[tuple[str, ...]]:
     ]
 
 
-def to_csv(table: Iterable[Measurement]) -> str:
-    """Return the table as CSV, floats to the last bit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Measurement)])
-    writer.writerows(astuple(row) for row in table)
-    return text.getvalue()
-
-
-def from_csv(text: str) -> list[Measurement]:
-    """Return the table that `to_csv` wrote."""
-    return [
-        Measurement(
-            row["rules"],
-            row["axis"],
-            float(row["scale"]),
-            int(row["seed"]),
-            int(row["step"]),
-            row["module"],
-            row["quantity"],
-            float(row["value"]),
-        )
-        for row in csv.DictReader(io.StringIO(text))
-    ]
-
-
 def _parts(expected: Monomial | Between) -> tuple[Monomial, ...]:
     return tuple(expected) if isinstance(expected, Between) else (expected,)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values))) if all(value > 0 for value in values) else 0.0
-
-
-def _probe_tokens(run: RunSpec, dataset: Dataset) -> torch.Tensor:
-    """Return the inputs of the batch that is measured on."""
-    context = run.model.context
-    sequences = max(1, PROBE_TOKENS // context)
-    batch = next(iter(eval_batches(dataset.val, context, sequences, sequences * context)))
-    return torch.from_numpy(batch[:, :-1])
 
 
 def _symbols(base: ModelSpec, model: ModelSpec, hps: BaseHPs) -> dict[str, float]:
