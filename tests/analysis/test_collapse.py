@@ -47,6 +47,12 @@ def test_half_of_the_drop_ends_the_bound_on_early_deviations():
     assert seen.max_deviation_until_half == seen.deviations[0].max_until_half
 
 
+def test_one_hard_batch_at_the_end_does_not_move_the_half_drop():
+    hard = BASE + 0.6 * (T == STEPS)
+    as_usual, seen = (collapse(make_trace(1.0, curve), []) for curve in (BASE, hard))
+    assert abs(seen.half_drop_step - as_usual.half_drop_step) <= 1
+
+
 def test_pairs_of_one_seed_take_the_noise_of_batches_away():
     base = make_trace(1.0)
     paired = collapse(base, [make_trace(2.0)]).deviations[0].relative

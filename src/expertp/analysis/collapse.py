@@ -132,7 +132,7 @@ def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None, sd
     """
     window = window or default_window(len(base.steps))
     base_ST = smoothed(_matrix(base, base.steps, tuple(base.losses)), window)
-    base_T, sd_T, half = base_ST.mean(0), _sd_over_seeds(base_ST, window), _half_drop(base_ST.mean(0))
+    base_T, sd_T, half = base_ST.mean(0), _sd_over_seeds(base_ST, window), _half_drop(base_ST.mean(0), window)
     deviations = []
     for each in scaled:
         seeds = shared_seeds(base, each)
@@ -217,10 +217,17 @@ def _sd_over_seeds(losses_ST: Floats, window: int) -> Floats:
     return np.asarray(np.sqrt(smoothed(losses_ST.var(0, ddof=1), window)))
 
 
-def _half_drop(base_T: Floats) -> int:
-    """Return the first place at which a curve has made half of its whole drop, as far as it goes."""
+def _half_drop(base_T: Floats, window: int) -> int:
+    """Return the first place at which a smoothed curve has made half of its whole drop, as far as it goes.
+
+    It ends where its last whole window says: the very last records are hardly smoothed, and one hard batch would
+    decide.
+    """
     finite = base_T[~np.isnan(base_T)]
-    return int(np.argmax(base_T <= (finite[0] + finite[-1]) / 2)) if finite.size else 0
+    if not finite.size:
+        return 0
+    end = finite[-min(window // 2 + 1, finite.size)]
+    return int(np.argmax(base_T <= (finite[0] + end) / 2))
 
 
 def shared_seeds(one: Trace, other: Trace) -> tuple[int, ...]:
