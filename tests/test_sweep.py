@@ -224,3 +224,16 @@ def test_a_study_reads_back_as_it_was(data, tmp_path):
     directory = open_study(tmp_path, study)
     assert read_study(tmp_path) == directory
     assert json.loads((tmp_path / "study.json").read_text())["study"]["name"] == "test"
+
+
+def test_a_study_reads_the_same_on_a_machine_without_its_device(data, tmp_path):
+    study = tiny_study(data, dtype="auto")
+    opened = open_study(tmp_path, study)
+    assert {run.train.dtype for run in opened.runs.values()} == {"float32"}
+    record = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps({**record, "device": "cuda"}))
+    elsewhere = read_study(tmp_path)
+    assert {run.train.dtype for run in elsewhere.runs.values()} == {"bfloat16"}
+    assert not elsewhere.runs.keys() & opened.runs.keys()
+    with pytest.raises(InputError, match=r"begun on cuda and would go on on cpu; set train\.device=cuda"):
+        open_study(tmp_path, study)

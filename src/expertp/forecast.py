@@ -115,7 +115,7 @@ def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> dict[
 
 
 def _run_seconds(run: RunSpec, dataset: Dataset) -> float:
-    device = resolve_device(run)
+    device = resolve_device(run.train)
     times = []
     with deterministic(device):
         loop = TrainingLoop(run, dataset, device)

@@ -24,7 +24,7 @@ from expertp.model.experts import choose_backend
 from expertp.model.transformer import MoETransformer
 from expertp.optim import adamw, init_parameters, lr_factor, set_lr_factor
 from expertp.plan import Plan, plan
-from expertp.spec import Dtype, RunSpec
+from expertp.spec import Dtype, RunSpec, TrainSpec
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ def plan_run(run: RunSpec) -> Plan:
     return plan(run.base, run.model, run.hps, steps=run.train.steps, allow_kappa_change=run.allow_kappa_change)
 
 
-def resolve_device(run: RunSpec) -> str:
+def resolve_device(train: TrainSpec) -> str:
     """Return "cpu" or "cuda"."""
-    if run.train.device == "cuda" and not torch.cuda.is_available():
+    if train.device == "cuda" and not torch.cuda.is_available():
         raise InputError("train.device=cuda but torch sees no CUDA device; set train.device=cpu")
-    if run.train.device != "auto":
-        return run.train.device
+    if train.device != "auto":
+        return train.device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -66,9 +66,9 @@ def resolve_dtype(run: RunSpec, device: str) -> Dtype:
     return "bfloat16" if min(run.model.n_embd, run.model.n_hid) >= 256 else "float32"
 
 
-def resolved(run: RunSpec) -> RunSpec:
+def resolved(run: RunSpec, device: str) -> RunSpec:
     """Return the run with its compute type named: what a record says and what its identity rests on."""
-    return run.replace(train=run.train.replace(dtype=resolve_dtype(run, resolve_device(run))))
+    return run.replace(train=run.train.replace(dtype=resolve_dtype(run, device)))
 
 
 def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:

@@ -47,7 +47,7 @@ def mean_gradient_rms(run: RunSpec, dataset: Dataset, first_step: int, last_step
                     raise ArithmeticError(f"the gradient of group '{group}' is zero; there is no scale to measure")
                 logs[group].append(math.log(size))
 
-    device = resolve_device(run)
+    device = resolve_device(run.train)
     loop = TrainingLoop(run, dataset, device, on_gradients=remember)
     with deterministic(device):
         for step in range(last_step + 1):

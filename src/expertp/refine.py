@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from expertp.analysis.transfer import AxisVerdict, judge
 from expertp.forecast import with_all_models
@@ -76,9 +76,7 @@ def propose(directory: StudyDirectory, results: Sequence[Result]) -> list[Propos
         cells = _cells(verdict)
         if cells is None or cells in study.refinements:
             continue
-        grown = StudyDirectory(
-            directory.path, study.replace(refinements=(*study.refinements, cells)), directory.data_hash
-        )
+        grown = replace(directory, study=study.replace(refinements=(*study.refinements, cells)))
         added = [run for identity, run in grown.runs.items() if identity not in directory.runs]
         known = with_all_models(seconds, [run.model for run in added])
         if added:

@@ -1,6 +1,6 @@
 """The directory of a study: the only module that knows its file names.
 
-study.json    what the study is, and the hash of its data
+study.json    what the study is, the hash of its data and the device that it runs on
 runs/NAME/    one run each, as `expertp train` leaves it
 failures/     IDENTITY.json: why a run has failed
 workers/      PID.json: the run that a worker is at; NUMBER.log: what it had to say
@@ -24,7 +24,7 @@ from expertp.config import OPERATIONAL, build, run_id
 from expertp.data import check_vocab, open_dataset
 from expertp.errors import InputError
 from expertp.files import move_into_place, write_atomically, write_durably
-from expertp.loop import plan_run, resolved
+from expertp.loop import plan_run, resolve_device, resolved
 from expertp.spec import RunSpec
 from expertp.store import RunDirectory, read_run
 from expertp.study import RefinementSpec, StudySpec, expand
@@ -64,11 +64,12 @@ class StudyDirectory:
     path: Path
     study: StudySpec
     data_hash: str
+    device: str
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
         """All runs that the study means, by identity; large models first, so that workers end together."""
-        named = [resolved(run) for run in reversed(expand(self.study))]
+        named = [resolved(run, self.device) for run in reversed(expand(self.study))]
         return {run_id(run, self.data_hash): run for run in named}
 
     def place(self, identity: str) -> Path:
@@ -204,7 +205,12 @@ def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
     """Put a study into a directory: a new one, or one that holds this study with other sizes, values or seeds."""
     directory = preview_study(path, study)
     directory.path.mkdir(parents=True, exist_ok=True)
-    record = {"format": FORMAT, "data_hash": directory.data_hash, "study": directory.study.to_tree()}
+    record = {
+        "format": FORMAT,
+        "data_hash": directory.data_hash,
+        "device": directory.device,
+        "study": directory.study.to_tree(),
+    }
     text, place = json.dumps(record, indent=2).encode(), directory.path / "study.json"
     if not place.exists() or place.read_bytes() != text:  # what has not changed keeps its time
         _write_among_others(place, text)
@@ -215,7 +221,7 @@ def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
 
 def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
     """Return what `open_study` would, with the same complaints, and write nothing."""
-    path = Path(path)
+    path, device = Path(path), resolve_device(study.train)
     dataset = open_dataset(study.train.data)
     check_vocab(dataset, study.base.vocab_size)
     for run in {(run.model, run.hps.rules): run for run in expand(study)}.values():
@@ -233,12 +239,17 @@ def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
                     )
         if before.data_hash != data_hash:
             raise InputError(f"{path}: holds this study on other data; choose another --out")
+        if before.device != device:
+            raise InputError(
+                f"{path}: was begun on {before.device} and would go on on {device}; set train.device={before.device}, "
+                "or choose another --out"
+            )
         study = _with_refinements(study, before.study.refinements)
-        if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash).runs.keys()):
+        if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys()):
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
     elif path.exists() and any(entry.name not in FOLDERS for entry in path.iterdir()):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
-    return StudyDirectory(path, study, data_hash)
+    return StudyDirectory(path, study, data_hash, device)
 
 
 def _with_refinements(study: StudySpec, found: tuple[RefinementSpec, ...]) -> StudySpec:
@@ -252,14 +263,14 @@ def read_study(path: str | Path) -> StudyDirectory:
     path = Path(path)
     try:
         record = json.loads((path / "study.json").read_text(encoding="utf-8"))
-        tree, data_hash = record["study"], record["data_hash"]
+        tree, data_hash, device = record["study"], record["data_hash"], record["device"]
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"{path}/study.json: damaged; remove it and run `expertp sweep` with the study file again"
         ) from None
-    return StudyDirectory(path, build(StudySpec, tree, f"{path}/study.json:"), data_hash)
+    return StudyDirectory(path, build(StudySpec, tree, f"{path}/study.json:"), data_hash, device)
 
 
 def _slug(run: RunSpec) -> str:

@@ -88,10 +88,10 @@ def train(
         should_stop: asked after each step; when it says yes, the run is saved and returned as `stopped`.
     """
     # What cannot be planned, fed or computed is refused before anything is written.
-    run = resolved(run)
+    device = resolve_device(run.train)
+    run = resolved(run, device)
     plan_run(run)
     dataset = _open_data(run)
-    device = resolve_device(run)
     choose_backend(run.train.expert_backend, device, run.model, resolve_dtype(run, device))
     _check_memory(run, device)
     with open_run(out, run, dataset, _environment(device)) as directory:

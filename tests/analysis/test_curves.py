@@ -26,7 +26,7 @@ def test_a_curve_holds_the_losses_of_its_grid_by_value_and_seed():
 
 def test_results_are_found_though_their_runs_name_the_compute_type():
     study = small_study("train.dtype=auto")
-    runs = [resolved(run) for run in expand(study)]
+    runs = [resolved(run, "cpu") for run in expand(study)]
     assert {run.train.dtype for run in runs} != {"auto"}
     table = StudyTable(study, results_of(study, runs=runs))
     assert all(table.result(run) is not None for run in expand(study))

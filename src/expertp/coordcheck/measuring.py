@@ -72,9 +72,9 @@ def probed_runs(study: StudySpec, rules: RuleSetName) -> tuple[ProbedRun, ...]:
         for scale, model in models.items():
             places[model].append((axis, scale))
     constant = study.train.replace(schedule="constant", decay_steps=None, warmup_steps=0, eval_every=0)
-    short = study.replace(train=constant, verdict=None)
+    short, device = study.replace(train=constant, verdict=None), resolve_device(study.train)
     return tuple(
-        ProbedRun(resolved(run), tuple(places[model]))
+        ProbedRun(resolved(run, device), tuple(places[model]))
         for model in sorted(places, key=ModelSpec.flops_per_token)
         for run in short.centre(model, rules)
     )
@@ -121,7 +121,7 @@ def measure(
 
 def probe_run(run: RunSpec, dataset: Dataset, steps: int) -> Probed:
     """Train one run in memory and probe it; when it diverges, nothing is recorded after that step."""
-    device = resolve_device(run)
+    device = resolve_device(run.train)
     loop = TrainingLoop(run, dataset, device)
     probe = CoordinateProbe(loop.model, _probe_tokens(run, dataset).to(device))
     recorded = set(recorded_steps(steps))
