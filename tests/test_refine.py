@@ -90,3 +90,22 @@ def test_where_nothing_has_finished_there_is_no_budget_to_keep(data, tmp_path, m
     )
     directory = open_study(tmp_path / "study", tiny_study(data, seeds=(0, 1, 2)))
     assert propose(directory, directory.results()) == []
+
+
+def test_training_stops_when_the_budget_is_spent(data, tmp_path, on, monkeypatch):
+    """The forecast said 0.1 min; the clock says otherwise."""
+    surface, said, clock = on(Surface(best=-4)), [], iter(range(0, 10**6, 40))
+    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
+    monkeypatch.setattr("expertp.refine.time.monotonic", lambda: next(clock))
+    asked = []
+
+    def stopped_halfway(directory, executor, should_stop, tick):
+        while not should_stop():
+            asked.append(None)
+        unfinished = [Result(run, identity, "unfinished", 1) for identity, run in directory.runs.items()]
+        return unfinished[:5]
+
+    monkeypatch.setattr("expertp.refine.run_study", stopped_halfway)
+    refine(directory, surface, budget_seconds=300, say=said.append)
+    assert 0 < len(asked) < 10
+    assert said[-1] == "stopped with 5 of these runs not finished; the same command goes on with them"

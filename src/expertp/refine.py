@@ -8,7 +8,7 @@ from expertp.analysis.transfer import AxisVerdict, judge
 from expertp.forecast import with_all_models
 from expertp.standing import seconds_by_model
 from expertp.study import RefinementSpec
-from expertp.study_store import Result, StudyDirectory, open_study
+from expertp.study_store import ENDED, Result, StudyDirectory, open_study
 from expertp.sweep import Executor, run_study
 
 
@@ -40,7 +40,7 @@ def refine(
     Args:
         directory: a study whose runs have ended.
         executor: trains.
-        budget_seconds: of the clock on the wall.
+        budget_seconds: of the clock on the wall; what is not finished by then is saved.
         say: told what is added and why, and what does not fit.
         should_stop: asked often.
         follow: given the study with its new cells, returns what is called often while they are trained.
@@ -48,9 +48,13 @@ def refine(
     Returns:
         The study with what was added.
     """
-    began = time.monotonic()
-    while not should_stop():
-        left = budget_seconds - (time.monotonic() - began)
+    ends_at = time.monotonic() + budget_seconds
+
+    def is_over() -> bool:
+        return should_stop() or time.monotonic() >= ends_at
+
+    while not is_over():
+        left = ends_at - time.monotonic()
         proposals = propose(directory, directory.results())
         chosen = _affordable(proposals, left * executor.workers)
         for each in proposals:
@@ -62,7 +66,9 @@ def refine(
         cells = tuple(each.cells for each in chosen)
         study = directory.study.replace(refinements=(*directory.study.refinements, *cells))
         directory = open_study(directory.path, study)
-        run_study(directory, executor, should_stop, follow(directory))
+        results = run_study(directory, executor, is_over, follow(directory))
+        if left_over := sum(result.status not in ENDED for result in results):
+            say(f"stopped with {left_over} of these runs not finished; the same command goes on with them")
     return directory
 
 

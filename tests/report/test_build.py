@@ -265,3 +265,15 @@ def test_an_interval_says_where_it_is_open(value, ends, text):
 
 def test_a_reason_becomes_a_sentence():
     assert sentence("moves by -0.5 (95%: -inf to inf)") == "Moves by −0.5 (95%: −∞ to ∞)."
+
+
+def test_captions_say_how_many_seeds_a_refined_axis_has(tmp_path):
+    more = {"axis": "width", "hp": "log2_lr", "seeds": [7, 8]}
+    study = study_spec(write_tokens(tmp_path / "tokens"), refinements=[more])
+    reading = read(open_study(tmp_path / "study", study))
+    refined, plain = (
+        [run for cell in study.curve(axis, study.models(axis)[2.0], "expertp", "log2_lr") for run in cell]
+        for axis in ("width", "experts")
+    )
+    assert reading.seeds_and_counts(refined, "point").startswith("n = 5 seeds a point; 35 runs: ")
+    assert reading.seeds_and_counts([*plain, *refined], "size").startswith("n = 3 to 5 seeds a size; 56 runs: ")

@@ -59,24 +59,25 @@ class Reading:
         found = [self.table.result(run) for run in runs]
         return [result for result in found if result is not None and result.status in DONE]
 
-    def counts(self, runs: Iterable[RunSpec] | None = None) -> str:
-        """Say how many runs have finished, diverged and so on, of all or of some."""
-        if runs is None:
-            statuses = Counter[str](result.status for result in self.results)
-        else:
-            unique = {(run.model, run.hps.model_dump_json(), run.train.seed): run for run in runs}.values()
-            found = [self.table.result(run) for run in unique]
-            statuses = Counter[str](result.status if result else "missing" for result in found)
-        return describe_counts(statuses)
+    def counts(self) -> str:
+        """Say how many of all runs have finished, diverged and so on."""
+        return describe_counts(Counter[str](result.status for result in self.results))
+
+    def seeds_and_counts(self, runs: Iterable[RunSpec], what: str) -> str:
+        """Say how many seeds a point or size of a picture has, and how its runs stand; refined axes have more seeds."""
+        unique = {(run.model, run.hps.model_dump_json(), run.train.seed): run for run in runs}
+        seeds = sorted(Counter(cell[:2] for cell in unique).values()) or [0]
+        n = f"{seeds[0]}" if seeds[0] == seeds[-1] else f"{seeds[0]} to {seeds[-1]}"
+        found = [self.table.result(run) for run in unique.values()]
+        statuses = Counter[str](result.status if result else "missing" for result in found)
+        return f"n = {n} seeds a {what}; {describe_counts(statuses)}"
 
     def zero_shot_counts(self, rules: RuleSetName) -> str:
         """Say how the runs with the base's hyperparameters stand."""
         study = self.study
         axes = study.axis_names if rules == study.hps.rules else study.contrasts[rules].axes
         models = [model for axis in axes for model in study.models(axis).values()]
-        return f"n = {len(study.seeds)} seeds a size; " + self.counts(
-            run for model in models for run in study.centre(model, rules)
-        )
+        return self.seeds_and_counts((run for model in models for run in study.centre(model, rules)), "size")
 
     def command(self, verb: str) -> str:
         """Return the command that fills this directory, or part of it."""

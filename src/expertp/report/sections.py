@@ -18,6 +18,7 @@ from expertp.report.reading import Reading
 from expertp.report.views import Item, Missing, Note, Picture, Section, Table
 from expertp.spec import RuleSetName
 from expertp.study import HPS
+from expertp.study_store import ENDED
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def later_sections(reading: Reading, album: Album) -> list[Section]:
 
 
 def _missing(reading: Reading, text: str) -> Missing:
+    if all(result.status in ENDED for result in reading.results):
+        text += " All runs of this study have ended: its file must ask for more sizes, values or rules."
     return Missing(text, reading.command("sweep"))
 
 
@@ -79,7 +82,7 @@ def _curves(reading: Reading, album: Album) -> Section:
             "Line: median over seeds, band: least to most. Star: fitted optimum of that size; dotted line: the base's "
             "optimum. “2/3” on the frame: so many of the runs diverged there, and the cell has no median. Triangle on "
             "the frame: the loss lies above.",
-            f"n = {len(study.seeds)} seeds a point; {_curve_counts(reading)}",
+            _curve_counts(reading),
         )
     return Section(
         "curves",
@@ -101,7 +104,7 @@ def _curve_counts(reading: Reading, rules: RuleSetName | None = None) -> str:
         for cell in study.curve(axis, model, rules, hp)
         for run in cell
     ]
-    return reading.counts(runs)
+    return reading.seeds_and_counts(runs, "point")
 
 
 def _contrasts(reading: Reading, album: Album) -> Section:
@@ -140,7 +143,7 @@ def _contrast(reading: Reading, album: Album, rules: RuleSetName) -> list[Item]:
                 f"Loss curves of {ours} and {rules} on shared axes",
                 f"Left {ours}, right {rules}, on shared axes. Dashed: the best loss of {rules} at any size and value; "
                 "dotted: each rule set's own base optimum.",
-                f"n = {len(reading.study.seeds)} seeds a point; {rules}: {_curve_counts(reading, rules)}",
+                f"{rules}: {_curve_counts(reading, rules)}",
             )
         )
     compared = contrast.data(reading.table, rules)
@@ -197,7 +200,6 @@ def _drift(reading: Reading, album: Album) -> Section:
     shown = drift.data(reading.study, reading.verdict.axes)
     item: Item = _missing(reading, "The optimum is known at fewer than two sizes, or not at the base.")
     if shown.has_shifts:
-        seeds = sorted({line.n_seeds for line in shown.lines})
         item = album.picture(
             "drift",
             drift,
@@ -205,7 +207,7 @@ def _drift(reading: Reading, album: Album) -> Section:
             "Shift of the optimum against the base, in octaves",
             "Optimum of each size minus the base's, with its 95% interval. Grey band: half a step of the grid. Dotted: "
             "what the study allows. Arrow: the optimum lies on the grid's edge, and is a bound.",
-            f"n = {_range(seeds)} seeds a point; {_curve_counts(reading)}",
+            _curve_counts(reading),
         )
     return Section(
         "drift",
@@ -214,10 +216,6 @@ def _drift(reading: Reading, album: Album) -> Section:
         (item,),
         "3",
     )
-
-
-def _range(values: Sequence[int]) -> str:
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def _excess(reading: Reading, album: Album) -> Section:
@@ -231,7 +229,7 @@ def _excess(reading: Reading, album: Album) -> Section:
             "Zero-shot excess loss against seed noise and against the gain from scale",
             "Above: loss at the base's optimum minus the fitted best of that size. Below: the same beside what the "
             "size gains over the base.",
-            f"n = {_range(sorted({each.n_seeds for each in shown.points}))} seeds a point; {_curve_counts(reading)}",
+            _curve_counts(reading),
         )
     return Section(
         "excess", "What does zero-shot cost?", "Loss that tuning at the large size would win back.", (item,), "4"
