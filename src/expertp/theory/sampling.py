@@ -1,0 +1,46 @@
+"""How finely a solver samples the law of the experts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from expertp.theory.problem import Problem
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How finely the law of the experts is sampled.
+
+    Args:
+        nodes: values of b(0), Q.
+        neurons: of each node; with a finite `n_hid` they are that many.
+        replicates: independent repetitions.
+        seed: of the first one.
+        dtype: of the computation.
+    """
+
+    nodes: int
+    neurons: int
+    replicates: int = 4
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+
+
+def default_sampling(problem: Problem, particles: int = 2**16, replicates: int = 4) -> Sampling:
+    """Return a sampling with about so many particles: 16 nodes for soft gates, 128 for hard ones, or whole experts."""
+    if math.isfinite(problem.n_hid):
+        neurons = int(problem.n_hid)
+        nodes = max(1, particles // neurons)
+    else:
+        nodes = {"soft0": 1, "soft": 16, "hard": 128}[problem.gate]
+        neurons = max(2, particles // nodes)
+    if problem.gate == "hard":  # the next number of nodes of which kappa is whole
+        nodes = next((n for n in range(nodes, 2 * nodes + 1000) if _is_whole(problem.kappa * n)), nodes)
+    return Sampling(nodes, neurons + neurons % 2 * math.isinf(problem.n_hid), replicates)
+
+
+def _is_whole(value: float) -> bool:
+    return round(value) > 0 and abs(value - round(value)) < 1e-9
