@@ -36,7 +36,7 @@ from expertp.errors import InputError
 from expertp.machine import memory_bytes
 from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
 from expertp.theory.problem import Data, Problem, make_data
-from expertp.theory.sampling import Sampling
+from expertp.theory.sampling import Sampling, middles, quasi_random
 from expertp.theory.trajectory import Tick, Trajectory, silent
 
 Term = Literal["R_phi", "R_g", "M_AA", "sigma_in_z"]
@@ -54,7 +54,7 @@ def solve(
 
     Args:
         problem: what is learnt, with experts of infinitely many neurons.
-        sampling: how finely the law of the experts is sampled; None: 8 nodes of 512 neurons, two replicates.
+        sampling: how finely the law of the experts is sampled; None: 16 nodes of 256 neurons, two replicates.
         drop: terms of the equations to leave out, which shows what each of them does.
         tick: told steps done and steps in all.
     """
@@ -62,7 +62,7 @@ def solve(
         raise InputError(f"n_hid={problem.n_hid:g}: the kernel form has n_hid=inf only; use the reduced form")
     if problem.router_init_eps:
         raise InputError("router_init_eps: the kernel form starts with p = 0; use the reduced form")
-    sampling = sampling or Sampling(nodes=8, neurons=512, replicates=2, dtype=torch.float64)
+    sampling = sampling or Sampling(nodes=16, neurons=256, replicates=2, dtype=torch.float64)
     whole_share(problem, sampling.nodes, "nodes")
     _check_memory(problem, sampling)
     data, marches = make_data(problem), []
@@ -140,15 +140,13 @@ class _Neurons:
     A: Tensor
 
     @classmethod
-    def draw(cls, nodes: int, neurons: int, size: int, dtype: torch.dtype, rng: torch.Generator) -> _Neurons:
+    def draw(cls, nodes: int, neurons: int, size: int, dtype: torch.dtype, seed: int) -> _Neurons:
         """Return neurons without a past."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=dtype)
 
-        # Every u is used with both signs of xi.
-        u, xi = (torch.randn(nodes, (neurons + 1) // 2, size, generator=rng, dtype=torch.float64) for _ in range(2))
-        u, xi = torch.cat([u, u], 1)[:, :neurons], torch.cat([xi, -xi], 1)[:, :neurons]
+        u, xi = quasi_random(nodes, neurons, size, seed)
         return cls(
             _Process(u.to(dtype)),
             _Process(xi.to(dtype)),
@@ -165,7 +163,7 @@ class _March:
         self.problem, self.drop = problem, drop
         L, P, T, Q = problem.L, problem.P, problem.T, sampling.nodes
         size, dtype = P * T, sampling.dtype
-        rng = torch.Generator().manual_seed(7 + sampling.seed * 1009 + replicate)
+        seed = (sampling.seed * 1009 + replicate) * L + 1
         self.y_P = torch.from_numpy(data.y).to(dtype)
         self.K_x = torch.from_numpy(data.K_x).to(dtype)
         variances, directions = torch.linalg.eigh(self.K_x)
@@ -182,9 +180,8 @@ class _March:
         self.h, self.g = ([torch.zeros(size, n_sources, dtype=dtype) for _ in range(L + 1)] for _ in range(2))
         self.C_h, self.C_g = ([torch.zeros(size, size, dtype=dtype) for _ in range(L + 1)] for _ in range(2))
         self.delta = torch.zeros(size, dtype=dtype)
-        self.layers = [_Neurons.draw(Q, sampling.neurons, size, dtype, rng) for _ in range(L)]
-        share = (torch.arange(Q) + torch.rand(L, Q, generator=rng, dtype=torch.float64)) / Q
-        self.b_LQ = problem.bias_at(share).to(dtype)
+        self.layers = [_Neurons.draw(Q, sampling.neurons, size, dtype, seed + l) for l in range(L)]
+        self.b_LQ = problem.bias_at(middles(Q)).to(dtype).repeat(L, 1)
         self.f_PT = torch.zeros(P, T, dtype=dtype)
         self.p = torch.zeros(L, Q, P, T, dtype=dtype)
         self.loads, self.b = (torch.zeros(L, Q, T, dtype=dtype) for _ in range(2))

@@ -36,10 +36,13 @@ class Problem(Spec):
     """Data, target, network and training of one theory problem."""
 
     name: str = Field("problem", min_length=1, description="how pictures call it")
-    data: str = Field("multi_index", description="`multi_index`, or a .csv file: a row per datum, its last column y")
+    data: str = Field("gaussian", min_length=1, description="`gaussian`, or a .csv file with a row per datum")
+    target: Literal["multi_index", "last_column"] = Field(
+        "multi_index", description="a random polynomial of a few directions, or the last column of the file"
+    )
     P: int = Field(20, ge=1, description="number of data; of a file, its first rows")
     D: int = Field(20, ge=1, description="dimension of the data")
-    degree: int = Field(4, ge=1, le=8, description="of the multi-index polynomial")
+    degree: int = Field(4, ge=1, le=8, description="of the polynomial")
     indices: int = Field(3, ge=1, description="directions that the polynomial depends on")
     data_seed: int = Field(0, ge=0, description="of data and polynomial")
 
@@ -73,6 +76,8 @@ class Problem(Spec):
             raise ValueError(
                 "readout=elementwise breaks the linear stream on which the closed forms rest; use readout=linear"
             )
+        if self.target == "last_column" and self.data == "gaussian":
+            raise ValueError("target=last_column needs a file; set data to a .csv, or target=multi_index")
         if self.indices > self.D:
             raise ValueError(f"indices={self.indices} directions do not fit into D={self.D} dimensions")
         if self.gate != "hard" and self.kappa != 1:
@@ -116,24 +121,24 @@ class Data:
 
 
 def make_data(problem: Problem) -> Data:
-    """Return the problem's data: drawn, or read from its file."""
-    return _multi_index(problem) if problem.data == "multi_index" else _from_file(problem)
+    """Return the problem's data and targets: drawn, or read from its file."""
+    rng = np.random.default_rng(problem.data_seed)
+    X, y = (rng.standard_normal((problem.P, problem.D)), None) if problem.data == "gaussian" else _from_file(problem)
+    return Data(X, _multi_index(problem, X, rng) if y is None else y)
 
 
-def _multi_index(problem: Problem) -> Data:
-    """Return x ~ N(0, I) and a random polynomial of unit variance in a few orthonormal directions.
+def _multi_index(problem: Problem, X: Floats, rng: np.random.Generator) -> Floats:
+    """Return a random polynomial of points, in a few orthonormal directions; of unit variance where x ~ N(0, I).
 
     y = sum_a c_a prod_i He_{a_i}(u_i.x) / sqrt(a_i!) over multi-indices 1 <= |a| <= degree, with sum c_a^2 = 1.
     """
-    rng = np.random.default_rng(problem.data_seed)
-    X = rng.standard_normal((problem.P, problem.D))
     frame, _ = np.linalg.qr(rng.standard_normal((problem.D, problem.indices)))
     powers = list(_multi_indices(problem.indices, problem.degree))
     coefficients = rng.standard_normal(len(powers))
     coefficients /= np.linalg.norm(coefficients)
     hermite = _hermite(X @ frame, problem.degree)
     terms = [math.prod(hermite[power][:, i] for i, power in enumerate(each)) for each in powers]
-    return Data(X, np.asarray(sum(c * term for c, term in zip(coefficients, terms, strict=True))))
+    return np.asarray(sum(c * term for c, term in zip(coefficients, terms, strict=True)))
 
 
 def _multi_indices(indices: int, degree: int) -> Iterator[tuple[int, ...]]:
@@ -155,19 +160,21 @@ def _hermite(x: Floats, degree: int) -> list[Floats]:
     return [each / math.sqrt(math.factorial(n)) for n, each in enumerate(found[: degree + 1])]
 
 
-def _from_file(problem: Problem) -> Data:
-    path = Path(problem.data)
+def _from_file(problem: Problem) -> tuple[Floats, Floats | None]:
+    """Return points, and targets where the last column has them."""
+    path, columns = Path(problem.data), problem.D + (problem.target == "last_column")
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2, comments="#")
-    except FileNotFoundError:
-        raise InputError(f"data: {path}: no such file; use `multi_index` or a .csv with y as its last column") from None
+    except OSError:
+        raise InputError(f"data: {path}: no such file; give `gaussian` or a .csv with a row per datum") from None
     except ValueError as error:
         raise InputError(f"data: {path}: not a table of numbers ({error}); a header begins with #") from None
-    if len(table) < problem.P or table.shape[1] != problem.D + 1:
+    if len(table) < problem.P or table.shape[1] != columns:
         raise InputError(
-            f"data: {path}: {table.shape[0]} rows of {table.shape[1]} numbers; P={problem.P} and D={problem.D} need "
-            f"at least {problem.P} of {problem.D + 1}"
+            f"data: {path}: {table.shape[0]} rows of {table.shape[1]} numbers; P={problem.P}, D={problem.D} and "
+            f"target={problem.target} need at least {problem.P} rows of {columns}"
         )
+    table = table[: problem.P]
     if not np.isfinite(table).all():
         raise InputError(f"data: {path}: holds values that are not finite")
-    return Data(table[: problem.P, :-1], table[: problem.P, -1])
+    return (table[:, :-1], table[:, -1]) if problem.target == "last_column" else (table, None)

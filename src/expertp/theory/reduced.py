@@ -28,7 +28,7 @@ from torch import Tensor
 from expertp.errors import InputError
 from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
 from expertp.theory.problem import Data, Problem, make_data
-from expertp.theory.sampling import Sampling, default_sampling
+from expertp.theory.sampling import Sampling, default_sampling, middles, quasi_random
 from expertp.theory.trajectory import Tick, Trajectory, silent
 
 
@@ -69,25 +69,15 @@ def draw_particles(problem: Problem, sampling: Sampling, rank: int, replicate: i
     seed = (sampling.seed * 1009 + replicate) * problem.L + 1
     rng = torch.Generator().manual_seed(seed)
     if math.isinf(problem.n_hid):
-        layers = [_quasi_random(Q * M, d, seed + l) for l in range(L)]
-        v1, v2 = (torch.stack([pair[i] for pair in layers]).reshape(L, Q, M, d) for i in (0, 1))
+        layers = [quasi_random(Q, M, d, seed + l) for l in range(L)]
+        v1, v2 = (torch.stack(each) for each in zip(*layers, strict=True))
     else:
         v1, v2 = (torch.randn(L, Q, M, d, generator=rng, dtype=torch.float64) for _ in range(2))
-    # Where in its stratum a node lies is drawn: the mean over replicates has no bias from the number of nodes.
-    share = (torch.arange(Q) + torch.rand(L, Q, generator=rng, dtype=torch.float64)) / Q
     rho = problem.router_init_eps * torch.randn(L, Q, d, generator=rng, dtype=torch.float64)
     om = torch.zeros(d, dtype=torch.float64)
     om[-1] = 1.0
-    state = (torch.eye(rank, d, dtype=torch.float64), om, v1, v2, rho, problem.bias_at(share))
-    return Particles(*(each.to(sampling.dtype) for each in state))
-
-
-def _quasi_random(n: int, d: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return n normal vectors zeta, zeta' [n, d]: scrambled Sobol points, each with both signs of zeta'."""
-    engine = torch.quasirandom.SobolEngine(2 * d, scramble=True, seed=seed)
-    points = engine.draw(n // 2, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
-    zeta, zeta_prime = torch.special.ndtri(points).split(d, dim=1)
-    return zeta.repeat_interleave(2, 0), torch.stack([zeta_prime, -zeta_prime], 1).reshape(n, d)
+    state = (torch.eye(rank, d, dtype=torch.float64), om, v1, v2, rho, problem.bias_at(middles(Q)).expand(L, Q))
+    return Particles(*(each.to(sampling.dtype).clone() for each in state))
 
 
 def march(problem: Problem, state: Particles, data: Data) -> Iterator[ReducedFields]:
@@ -155,8 +145,6 @@ def solve(
     sampling = sampling or default_sampling(problem)
     if math.isfinite(problem.n_hid) and sampling.neurons != problem.n_hid:
         raise InputError(f"neurons={sampling.neurons}: an expert of this problem has n_hid={problem.n_hid:g}")
-    if math.isinf(problem.n_hid) and sampling.neurons % 2:
-        raise InputError(f"neurons={sampling.neurons}: must be even, each point is used with both signs")
     whole_share(problem, sampling.nodes, "nodes")
     data = in_its_span(make_data(problem))
     found = []
