@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from expertp.theory import kernel, reduced
+from expertp.theory.compare import rms_distance, slope
 from expertp.theory.finite import Size, autograd_descend, draw_weights, passes, simulate, train
 from expertp.theory.identities import residuals
 from expertp.theory.limits import infinite_depth, static_kernel, static_training
@@ -76,16 +77,6 @@ def near_the_limit(problem: Problem, size: Size, n_seeds: int, **options: Any) -
     """Return networks whose kernels and biases start at their limits, so that few of them have a mean near it."""
     options = {"frame": "orthonormal", "biases": "stratified", "dtype": torch.float32, **options}
     return simulate(problem, size, range(n_seeds), **options)
-
-
-def rms_distance(networks: Trajectory, reference: Floats) -> float:
-    """Return the root mean square over seeds of the distance to the limit."""
-    return math.sqrt(np.mean([distance(f, reference) ** 2 for f in networks.f_each]))
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the slope of log y over log x by least squares."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def _finer(problem: Problem, full: bool, particles: int = 2**15) -> Sampling:
@@ -159,7 +150,7 @@ def networks_approach(full: bool) -> Iterator[Check]:
 def every_term_counts(full: bool) -> Iterator[Check]:
     """4: leaving a term out is seen."""
     networks = near_the_limit(SMALL, Size(256, 64, 256), 16 if full else 4)
-    sampling = Sampling(nodes=32, neurons=128 if full else 32, replicates=2)
+    sampling = Sampling(nodes=32, neurons=128 if full else 32, replicates=2, dtype=torch.float64)
     whole = kernel.solve(SMALL, sampling)
     kept = distance(whole.f, networks.f)
     terms: tuple[kernel.Term, ...] = ("R_phi", "R_g", "sigma_in_z")
