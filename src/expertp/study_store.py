@@ -166,8 +166,9 @@ class StudyDirectory:
         return records[-1]["step"] if records else 0
 
     def changed_at(self) -> int:
-        """Return when the study, the end of a run or a coordinate check was last written, in nanoseconds."""
-        patterns = ("study.json", "runs/*/summary.json", "failures/*.json", "coordcheck*/coordcheck.json")
+        """Return when the study, the end of a run or what stands beside it was last written, in nanoseconds."""
+        beside = ("coordcheck*/coordcheck.json", "theory/compare.json")
+        patterns = ("study.json", "runs/*/summary.json", "failures/*.json", *beside)
         return max(path.stat().st_mtime_ns for pattern in patterns for path in self.path.glob(pattern))
 
     def write_table(self) -> list[Result]:

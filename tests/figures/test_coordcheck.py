@@ -3,7 +3,7 @@
 import pytest
 
 from expertp.coordcheck.slopes import CoordinateCheck, Divergence, Sizes, Slope
-from expertp.figures.coordcheck import data, drawn
+from expertp.figures.coordcheck import data, draw
 from expertp.figures.save import render
 
 
@@ -38,7 +38,7 @@ def test_lines_are_relative_to_the_base_and_over_seeds_that_have_all_scales() ->
 
 def test_the_same_numbers_give_the_same_bytes_and_name_the_modules() -> None:
     found = data(made(SIZES), SIZES)
-    first, second = (render("coordcheck", drawn, found, found.rows()) for _ in range(2))
+    first, second = (render("coordcheck", draw, found) for _ in range(2))
     assert first == second
     assert all(word in first.svg for word in ("attn_v", "stream", "width", "size at init"))
     assert first.png.startswith(b"\x89PNG")
@@ -47,4 +47,4 @@ def test_the_same_numbers_give_the_same_bytes_and_name_the_modules() -> None:
 def test_a_check_in_which_all_runs_diverged_is_drawn() -> None:
     sizes = {key: value for key, value in SIZES.items() if key[2] == "init"}
     found = data(made(sizes, (Divergence("width", 2.0, 0, 3),)), sizes)
-    assert "1 diverged" in render("coordcheck", drawn, found, found.rows()).svg
+    assert "1 diverged" in render("coordcheck", draw, found).svg

@@ -16,7 +16,7 @@ from expertp.analysis.transfer import judge
 from expertp.figures import contrast, curves, drift, excess, expert_shape, scaling
 from expertp.figures.labels import cell, thinned
 from expertp.figures.save import inline_svg, render, to_csv
-from expertp.figures.style import CONTRAST, INK, OURS, RETUNED, SIZE_COLOURS, new_figure, size_colour
+from expertp.figures.style import CONTRAST, INK, OURS, RETUNED, SIZE_COLOURS, size_colour
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +126,9 @@ def test_experts_and_their_size_are_compared_at_one_scale(table):
     assert [(each.label, each.scale) for each in shown.of("alpha")] == [("1", 1.0), ("2", 2.0), ("4", 4.0)]
 
 
-def drawn(data):
-    figure = new_figure(*data.shape)
-    curves.draw(figure, data)
-    return figure
-
-
 def test_a_drawing_is_the_same_bytes_each_time_and_its_csv_the_numbers(table):
     data = curves.data(table, {})
-    first, second = (render("curves", drawn, data, data.rows()) for _ in range(2))
+    first, second = (render("curves", curves.draw, data) for _ in range(2))
     assert first == second
     rows = list(csv.DictReader(io.StringIO(first.csv)))
     assert len(rows) == len(data.rows())
@@ -146,7 +140,7 @@ def test_a_drawing_is_the_same_bytes_each_time_and_its_csv_the_numbers(table):
 
 def test_an_inline_figure_has_ids_of_its_own_a_title_and_the_ink_of_the_page(table):
     data = curves.data(table, {})
-    inline = render("curves", drawn, data, data.rows()).inline("A <title>", "What it shows")
+    inline = render("curves", curves.draw, data).inline("A <title>", "What it shows")
     assert INK not in inline
     assert "<style" not in inline
     assert '<title id="curves-title">A &lt;title&gt;</title>' in inline

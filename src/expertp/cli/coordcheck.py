@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         check = analyse(table, study, rules, args.steps)
         record = {"key": key, "study": study.name, "rules": rules, "steps": args.steps, **_tree(check)}
         shown = figure.data(check, settled_sizes(table, args.steps))
-        drawing = render(FIGURE, figure.drawn, shown, shown.rows())
+        drawing = render(FIGURE, figure.draw, shown)
         write_atomically(out / f"{FIGURE}.svg", drawing.svg.encode())
         write_atomically(out / f"{FIGURE}.png", drawing.png)
         # Last: what it names is complete.

@@ -119,10 +119,3 @@ def _draw_panel(ax: Axes, lines: list[ModuleLine], tolerance: float) -> None:
         ax.plot(
             line.scales, line.sizes, color=colour, marker=marker, markersize=3.5, linewidth=width, label=line.module
         )
-
-
-def drawn(found: CoordcheckData) -> Figure:
-    """Return the drawing as a figure of its own."""
-    figure = style.new_figure(*found.shape)
-    draw(figure, found)
-    return figure

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from expertp.figures.style import INK, RC
+from expertp.figures.style import INK, RC, new_figure
 from expertp.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
-_Data = TypeVar("_Data")
+_Data = TypeVar("_Data", bound="Drawable")
 # Whatever would change with the day or the version; all else in a file comes from the numbers.
 NO_METADATA = {"Date": None, "Creator": None}
 PNG_DPI = 144
@@ -48,19 +48,33 @@ class Drawing:
         return inline_svg(self.svg, self.name, title, description)
 
 
-def render(name: str, draw: Callable[[_Data], Figure], data: _Data, rows: Sequence[Row]) -> Drawing:
-    """Draw a figure."""
+class Drawable(Protocol):
+    """The numbers of a figure."""
+
+    @property
+    def shape(self) -> tuple[float, float]:
+        """Columns and rows of panels."""
+        ...
+
+    def rows(self) -> Sequence[Row]:
+        """Return what the CSV holds."""
+        ...
+
+
+def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Drawing:
+    """Draw a figure, given the `draw` of its module."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     with mpl.rc_context(RC):
-        figure = draw(data)
+        figure = new_figure(*data.shape)
+        draw(figure, data)
         FigureCanvasAgg(figure)
         _lay_out(figure)
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata=NO_METADATA)
         figure.savefig(png, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
-    return Drawing(name, _tidy(svg.getvalue()), png.getvalue(), to_csv(rows))
+    return Drawing(name, _tidy(svg.getvalue()), png.getvalue(), to_csv(data.rows()))
 
 
 def _lay_out(figure: Figure) -> None:

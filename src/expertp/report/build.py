@@ -72,7 +72,7 @@ def make_page(reading: Reading, album: Album) -> Page:
         *sections(reading, album),
         closing.coordinate_check(reading),
         *later_sections(reading, album),
-        closing.theory(),
+        closing.theory(reading),
         closing.plan_section(reading),
         closing.failures(reading),
         closing.environment(reading),

@@ -76,15 +76,49 @@ def _slope(slope: Mapping[str, Any]) -> str:
     return f"{signed(slope['slope'], 2)}{error} ({expected}){mark}"
 
 
-def theory() -> Section:
-    """Say that there is no theory yet."""
+def theory(reading: Reading) -> Section:
+    """Show what `expertp theory compare` has left, or say how to have it."""
+    folder = reading.directory.path / "theory"
+    command = f"expertp theory compare {reading.out_option('theory')}"
     return Section(
         "theory",
         "What does theory say?",
-        "Mean-field theory beside finite sizes.",
-        (Missing("Not computed yet: `expertp theory` comes later.", None),),
+        "The mean-field limit of a deep residual MoE under gradient descent, and finite networks that approach it: why "
+        "there is something to transfer to. It has no attention, no Adam and data of its own.",
+        tuple(_theory_pictures(folder)) or (Missing("The theory has not been solved here.", command),),
         "11",
     )
+
+
+THEORY_PICTURES = {
+    "loss": ("Loss of networks and of the limit", "Lines: networks, mean over seeds; dashed: the limit."),
+    "router": ("Law of the router over experts", "Density of p at the last step; outline: the theory's."),
+    "error": ("Distance to the limit over size", "Root mean square over seeds, with fitted slopes."),
+}
+
+
+def _theory_pictures(folder: Path) -> list[Item]:
+    record = folder / "compare.json"
+    if not record.exists():
+        return []
+    found, items = json.loads(record.read_text(encoding="utf-8")), list[Item]()
+    networks = found["networks"]
+    counts = (
+        f"n = {networks[0]['seeds']} networks a size, {len(networks)} sizes; Monte-Carlo error of the limit "
+        f"{100 * (found['theory']['mc_error'] or 0):.2g}%"
+    )
+    for name, (title, caption) in THEORY_PICTURES.items():
+        drawing, numbers = folder / f"{name}.svg", folder / f"{name}.csv"
+        if drawing.exists() and numbers.exists():
+            svg = drawing.read_text(encoding="utf-8")
+            inline = inline_svg(svg[svg.index("<svg") :], f"theory-{name}", title, f"{caption} {counts}.")
+            items.append(Picture(f"theory-{name}", inline, caption, counts, numbers.read_text(encoding="utf-8")))
+    rows = [
+        (f"N {each['N']}, E {each['E']}, Ne {each['n_hid']}", f"{each['error']:.2%}", f"{each['error_of_mean']:.2%}")
+        for each in networks
+    ]
+    header = ("networks", "one network", "their mean")
+    return [*items, Table("Distance of f to the limit over data and steps", header, tuple(rows), numeric=2)]
 
 
 def plan_section(reading: Reading) -> Section:

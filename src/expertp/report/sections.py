@@ -13,7 +13,6 @@ from expertp.figures.collapse import CollapseData
 from expertp.figures.contrast import ContrastData, Gap
 from expertp.figures.labels import Cell, axis_title, signed
 from expertp.figures.save import Drawing, render
-from expertp.figures.style import new_figure
 from expertp.report.reading import Reading
 from expertp.report.views import Item, Missing, Note, Picture, Section, Table
 from expertp.spec import RuleSetName
@@ -29,13 +28,7 @@ class Album:
 
     def picture(self, name: str, module: ModuleType, data: Any, title: str, caption: str, counts: str) -> Picture:
         """Draw what `module.draw` makes of `data`."""
-
-        def draw(shown: Any) -> Any:
-            figure = new_figure(*shown.shape)
-            module.draw(figure, shown)
-            return figure
-
-        drawing = render(name, draw, data, data.rows())
+        drawing = render(name, module.draw, data)
         self.drawings.append(drawing)
         described = f"{caption} {counts}."
         return Picture(name, drawing.inline(title, described), caption, counts, drawing.csv)
