@@ -94,10 +94,15 @@ def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     """Read a study file; overrides address its sections, such as `train.steps=100` or `grids.log2_lr=[-8, -7]`."""
-    fields = {name: field.annotation for name, field in StudySpec.model_fields.items()}
-    tree = _read_sections(path, fields)
+    return load_spec(StudySpec, path, overrides)
+
+
+def load_spec(spec: type[SpecT], path: str | Path | None, overrides: Iterable[str] = ()) -> SpecT:
+    """Read a file whose sections are the fields of a spec; without a file, all fields have their defaults."""
+    fields = {name: field.annotation for name, field in spec.model_fields.items()}
+    tree = {} if path is None else _read_sections(path, fields)
     _apply(tree, overrides, fields)
-    return build(StudySpec, tree, f"{path}:")
+    return build(spec, tree, f"{path}:" if path is not None else "command line:")
 
 
 def run_from_tree(tree: Mapping[str, Any], where: str) -> RunSpec:
@@ -194,7 +199,8 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
             spec = None  # an optional section can be left out as a whole
         if not equals or section not in sections or (dot and spec is None) or (spec is not None and not dot):
             names = [name for name, kind in sections.items() if _spec_in(kind)]
-            raise InputError(f"'{text}' is not an override; {_override_hint(section, names)}")
+            plain = [name for name in sections if name not in names]
+            raise InputError(f"'{text}' is not an override; {_override_hint(section, names, plain)}")
         try:
             value = read_yaml(raw)
         except NOT_YAML:
@@ -210,11 +216,13 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         tree[section] = {**before, **_changed(before, key, value, spec, text)}
 
 
-def _override_hint(section: str, sections: Iterable[str]) -> str:
-    near = difflib.get_close_matches(section.lower(), list(sections), n=1)
+def _override_hint(section: str, sections: Iterable[str], plain: Iterable[str] = ()) -> str:
+    """Say what an override could be: the nearest name of a section or of a plain field, else all sections."""
+    forms = {**{name: f"{name}.KEY=VALUE" for name in sections}, **{name: f"{name}=VALUE" for name in plain}}
+    near = difflib.get_close_matches(section.lower(), list(forms), n=1)
     if near and near[0] != section:
-        return f"did you mean {near[0]}.KEY=VALUE?"
-    return "write " + ", ".join(f"{name}.KEY=VALUE" for name in sections)
+        return f"did you mean {forms[near[0]]}?"
+    return "write " + ", ".join(forms[name] for name in sections)
 
 
 def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Write commented starter files into a directory: base.yaml, target.yaml, run.yaml and study.yaml.
+"""Write commented starter files into a directory: base.yaml, target.yaml, run.yaml, study.yaml and theory.yaml.
 
-base.yaml and target.yaml are for `expertp plan`, run.yaml for `expertp train`, study.yaml for `expertp sweep`. Existing
-files are never overwritten.
+base.yaml and target.yaml are for `expertp plan`, run.yaml for `expertp train`, study.yaml for `expertp sweep`,
+theory.yaml for `expertp theory`. Existing files are never overwritten.
 """
 
 import argparse
@@ -15,7 +15,7 @@ EXAMPLES = """\
   expertp init my-study
 """
 
-STARTERS = ("base.yaml", "target.yaml", "run.yaml", "study.yaml")
+STARTERS = ("base.yaml", "target.yaml", "run.yaml", "study.yaml", "theory.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TERMINATED = 0, 1, 2, 143
 VERBS = {
     "demo": "a whole transfer study in minutes, with the commands that it is made of",
     "plan": "what every parameter group of a large model should be set to, from a small one",
-    "init": "write commented starter files: plan, run and study",
+    "init": "write commented starter files: plan, run, study and theory",
     "prepare": "turn text, JSONL, Parquet or a Hugging Face dataset into token shards",
     "train": "train one model from a run file; run it again to resume",
     "generate": "stream text from a trained run",
@@ -28,6 +28,7 @@ VERBS = {
     "status": "how a study stands: runs done and under way, best learning rates, failures",
     "coordcheck": "check on short runs that activations and updates keep their size along a study's axes",
     "report": "one page that shows what a study found, from its directory; never trains",
+    "theory": "solve the mean-field limit of a deep residual MoE, and set finite networks beside it",
     "bench": "measure speed side by side: experts, a training step, preparing data, a sweep",
     "doctor": "what this machine has, and what of it expertp will use",
 }

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from expertp.errors import InputError
 from expertp.theory import kernel, reduced
 from expertp.theory.finite import Size, simulate
+from expertp.theory.gates import whole_share
 from expertp.theory.problem import Floats, Problem
+from expertp.theory.progress import Parts, Tick, silent
+from expertp.theory.sampling import Sampling
 from expertp.theory.spec import NetworksSpec, SolverSpec
-from expertp.theory.trajectory import Tick, Trajectory, distance, silent
+from expertp.theory.trajectory import Trajectory, distance
 
+# So many experts in each replicate draw the law of p at a finite Ne.
+LAW_EXPERTS = 256
 DIMENSIONS = ("N", "E", "n_hid", "parameters")
 
 
@@ -32,24 +37,40 @@ class Approach:
 
     Args:
         dimension: N, E, n_hid, or parameters, with which all may change.
-        sizes: values of it.
+        networks: their sizes, from small to large.
+        values: of the dimension.
         errors: root mean square over seeds of the distance of f to the limit.
         slope: of the errors, log over log.
     """
 
     dimension: str
-    sizes: tuple[float, ...]
+    networks: tuple[Size, ...]
+    values: tuple[float, ...]
     errors: tuple[float, ...]
     slope: float
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The limit of a problem beside networks of several sizes."""
+    """The limit of a problem beside networks of several sizes.
+
+    Args:
+        problem: what is learnt.
+        theory: its limit.
+        networks: by size.
+        laws: the theory at the Ne of the networks, by Ne: its `p` has the law over experts that networks have. Empty
+            at alpha_star > 0.
+    """
 
     problem: Problem
     theory: Trajectory
     networks: Mapping[Size, Trajectory]
+    laws: Mapping[int, Trajectory] = field(default_factory=dict)
+
+    @property
+    def laws_by_size(self) -> dict[Size, Trajectory]:
+        """The theory at the Ne of each size; empty where it is not known."""
+        return {size: self.laws[size.n_hid] for size in self.networks} if self.laws else {}
 
     def error(self, size: Size) -> float:
         """Return how far one network of a size lies from the limit, root mean square over seeds."""
@@ -76,27 +97,43 @@ class Comparison:
     def _approach(self, dimension: str, sizes: Sequence[tuple[int, Size]]) -> Approach:
         values, ordered = zip(*sorted(sizes, key=lambda pair: pair[0]), strict=True)
         errors = tuple(self.error(size) for size in ordered)
-        return Approach(dimension, values, errors, slope(values, errors))
+        return Approach(dimension, ordered, values, errors, slope(values, errors))
 
 
 def compare(problem: Problem, solver: SolverSpec, networks: NetworksSpec, tick: Tick = silent) -> Comparison:
-    """Solve a problem, train networks of several sizes on it, and return both.
+    """Solve a problem, train networks of several sizes on it, and return both."""
+    sizes = list(dict.fromkeys(each.size for each in networks.sizes))
+    for size in sizes:  # before anything takes time
+        whole_share(problem, size.E, "E")
+    hidden = [] if problem.alpha_star else sorted({size.n_hid for size in sizes})
+    solving, training = solver.replicates * problem.T, networks.seeds * problem.T
+    parts = Parts(tick, (1 + len(hidden)) * solving + len(sizes) * training)
+    theory = reference(problem, solver, parts.next(solving))
+    laws = {n_hid: law_at(problem, n_hid, solver.replicates, parts.next(solving)) for n_hid in hidden}
+    seeds, start = range(networks.seeds), (networks.frame, networks.biases)
+    found = {size: simulate(problem, size, seeds, *start, tick=parts.next(training)) for size in sizes}
+    return Comparison(problem, theory, found, laws)
 
-    A loss that does not fall at every step is no reference: beyond the edge of stability the noise of networks and of
-    the solver alike is amplified from step to step.
+
+def reference(problem: Problem, solver: SolverSpec, tick: Tick = silent) -> Trajectory:
+    """Return the limit as something to measure networks by.
+
+    A loss that does not fall at every step is none: beyond the edge of stability the noise of networks and of the
+    solver alike is amplified from step to step.
     """
     theory = solve(problem, solver, tick=tick)
     if not theory.is_monotone:
-        step = int(np.argmax(np.diff(theory.loss) >= 0)) + 1
+        step = int(np.argmin(np.diff(theory.loss) < 0)) + 1
         raise InputError(
             f"eta={problem.eta:g}: the loss of the limit rises at step {step}, so it is no reference for networks; "
             "lower eta or gamma0"
         )
-    found = {
-        each.size: simulate(problem, each.size, range(networks.seeds), networks.frame, networks.biases, tick=tick)
-        for each in networks.sizes
-    }
-    return Comparison(problem, theory, found)
+    return theory
+
+
+def law_at(problem: Problem, n_hid: int, replicates: int, tick: Tick = silent) -> Trajectory:
+    """Return the theory of experts with so many neurons, sampled by whole experts."""
+    return reduced.solve(problem.replace(n_hid=float(n_hid)), Sampling(LAW_EXPERTS, n_hid, replicates), tick=tick)
 
 
 def rms_distance(networks: Trajectory, reference: Floats) -> float:

@@ -20,7 +20,8 @@ from torch import Tensor
 from expertp.errors import InputError
 from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
 from expertp.theory.problem import Data, Problem, make_data
-from expertp.theory.trajectory import Tick, Trajectory, silent
+from expertp.theory.progress import Tick, silent
+from expertp.theory.trajectory import Trajectory
 
 
 @dataclass(frozen=True)

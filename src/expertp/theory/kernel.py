@@ -36,8 +36,9 @@ from expertp.errors import InputError
 from expertp.machine import memory_bytes
 from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
 from expertp.theory.problem import Data, Problem, make_data
+from expertp.theory.progress import Tick, silent
 from expertp.theory.sampling import Sampling, middles, quasi_random
-from expertp.theory.trajectory import Tick, Trajectory, silent
+from expertp.theory.trajectory import Trajectory
 
 Term = Literal["R_phi", "R_g", "M_AA", "sigma_in_z"]
 # Directions in which a process varies less than this, relative to its largest variance, are determined by its past.

@@ -28,8 +28,9 @@ from torch import Tensor
 from expertp.errors import InputError
 from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
 from expertp.theory.problem import Data, Problem, make_data
+from expertp.theory.progress import Tick, silent
 from expertp.theory.sampling import Sampling, default_sampling, middles, quasi_random
-from expertp.theory.trajectory import Tick, Trajectory, silent
+from expertp.theory.trajectory import Trajectory
 
 
 @dataclass(eq=False)

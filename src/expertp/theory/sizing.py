@@ -17,7 +17,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -25,8 +24,9 @@ import torch
 from expertp.theory import reduced
 from expertp.theory.finite import Size, simulate
 from expertp.theory.problem import Floats, Problem
+from expertp.theory.progress import Parts, Tick, silent
 from expertp.theory.sampling import Sampling, default_sampling
-from expertp.theory.trajectory import Tick, losses, silent
+from expertp.theory.trajectory import losses
 
 # Each size stands alone at least once at its smallest, and once with all others large.
 DESIGN = (
@@ -125,10 +125,10 @@ def measure_law(
         for L in (problem.L, 2 * problem.L)
     )
     limit = losses(2 * deep.f - shallow.f, shallow.y)
-    seen, total = [], len(design) * n_seeds * problem.T
-    for place, size in enumerate(design):
-        tick_on = partial(_tick_from, tick, place * n_seeds * problem.T, total)
-        networks = simulate(problem, size, range(n_seeds), dtype=torch.float32, together=8, tick=tick_on)
+    seen, steps = [], n_seeds * problem.T
+    parts = Parts(tick, len(design) * steps)
+    for size in design:
+        networks = simulate(problem, size, range(n_seeds), dtype=torch.float32, together=8, tick=parts.next(steps))
         seen.append(losses(networks.f_each, networks.y))
     N, E, n_hid = (np.array([getattr(size, name) for size in design], float) for name in ("N", "E", "n_hid"))
     scatter = np.array([curves.var(0, ddof=1).sum() for curves in seen]) / np.sum(limit**2)
@@ -145,11 +145,6 @@ def measure_law(
         dict(zip(OFFSETS, [*curves, of_depth], strict=True)),
         dict(zip(SCATTERS, fitted.tolist(), strict=True)),
     )
-
-
-def _tick_from(tick: Tick, before: int, total: int, done: int, _of: int) -> None:
-    """Tell how far the whole is, given how far a part of it is."""
-    tick(before + done, total)
 
 
 def measured_error(problem: Problem, size: Size, limit: Floats, n_seeds: int, tick: Tick = silent) -> float:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from expertp.theory.problem import Floats
-
-# Told how many steps of how many are done.
-Tick = Callable[[int, int], None]
-
-
-def silent(_done: int, _total: int, /) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True, eq=False)

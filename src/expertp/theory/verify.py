@@ -225,7 +225,7 @@ def depth(full: bool) -> Iterator[Check]:
 def router_law(full: bool) -> Iterator[Check]:
     """8: the law of p over experts."""
     problem = BASE.replace(n_hid=32.0)
-    theory = reduced.solve(problem, Sampling(4096 if full else 1024, 32, replicates=1))
+    theory = reduced.solve(problem, Sampling(4096 if full else 2048, 32, replicates=1))
     networks = near_the_limit(problem, Size(512 if full else 256, 256, 32), 4 if full else 2)
     steps = range(1, problem.T, 3)
     cases = [
@@ -313,6 +313,42 @@ def own_limits(full: bool) -> Iterator[Check]:
     yield Check("11 eta, eta/2, eta/4: ratio of the distances", ratio, 1.8, 2.2)
 
 
+def caveats(full: bool) -> Iterator[Check]:
+    """Where claims of the paper need a word more: C1 is the second check of 8, the others are here."""
+    limit = reduced.solve(BASE, _finer(BASE, full))
+    n = 8 if full else 3
+    for ratio, size in (("1", Size(128, 128, 16)), ("1/32", Size(512, 16, 16))):
+        far = distance(near_the_limit(BASE, size, n).f, limit.f)
+        bounds = {"high": 0.02} if ratio == "1" else {"low": 0.08}
+        what = (
+            f"C2 nu = E/N = {ratio} at Ne = 16, L = 2 (alpha_star {size.alpha_star(BASE):.2g}): distance to the limit"
+        )
+        yield Check(what, far, mc_error=limit.mc_error, **bounds)
+
+    errors = {}
+    for eta_b in (0.05, 0.0):
+        problem = HARD.replace(bias_std=0.1, eta_b=eta_b)
+        wide = reduced.solve(problem, Sampling(128, 1024 if full else 256, replicates=2))
+        narrow = reduced.solve(problem.replace(n_hid=16.0), Sampling(4096 if full else 2048, 16, replicates=2))
+        errors[eta_b] = distance(narrow.f, wide.f)
+    yield Check(
+        "C3 error of Ne = 16 under hard gates: with bias updates, times that without", errors[0.05] / errors[0.0], low=2
+    )
+
+    start = HARD.replace(bias="zero", T=1)
+    noisy = [_mean_square_load(start.replace(router_init_eps=eps)) for eps in (1e-2, 1e-6)]
+    ordered = _mean_square_load(HARD.replace(bias_std=1e-6, T=1))
+    yield Check(
+        "C4 b(0) = 0: mean square load at step 0 by router noise of 1e-2, over 1e-6", noisy[0] / noisy[1], 0.95, 1.05
+    )
+    yield Check("C4 the same by biases of 1e-6, over that by router noise", ordered / noisy[1], low=2)
+
+
+def _mean_square_load(problem: Problem) -> float:
+    """Return the mean square over experts of the share of data that they see; 1 times kappa where data agree."""
+    return float((reduced.solve(problem, Sampling(512, 64, replicates=1)).loads[..., 0] ** 2).mean())
+
+
 CHECKS: Mapping[str, Callable[[bool], Iterator[Check]]] = {
     "identities": exact_identities,
     "solvers": two_solvers,
@@ -325,4 +361,5 @@ CHECKS: Mapping[str, Callable[[bool], Iterator[Check]]] = {
     "hard": hard_gates,
     "error_law": error_law,
     "limits": own_limits,
+    "caveats": caveats,
 }
