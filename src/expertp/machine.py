@@ -1,5 +1,6 @@
-"""What this machine is, for records, reports and refusals."""
+"""What this machine is, for records, reports and refusals; and its memory."""
 
+import ctypes
 import os
 import platform
 from pathlib import Path
@@ -18,3 +19,15 @@ def processor_name() -> str:
 def memory_bytes() -> int:
     """Return the size of the main memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def release_memory() -> None:
+    """Give memory that has been freed back to the system, where the C library can.
+
+    A worker that trains one model after another would else hold several times what the largest of them needs.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # not glibc
+        return
+    trim(0)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from expertp.errors import BusyError
+from expertp.machine import release_memory
 from expertp.study_store import DONE, ENDED, Result, StudyDirectory
 from expertp.train import train
 
@@ -78,4 +79,5 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
         return False
     except Exception as error:  # whatever it is, the other runs go on
         directory.note_failure(identity, f"{type(error).__name__}: {error}")
+    release_memory()
     return True
