@@ -165,7 +165,7 @@ def test_networks_whose_stream_is_as_wide_as_their_experts_follow_alpha_star(cha
     for quantity in ("f", "C_h", "C_g"):
         missed, agreed = (distance(getattr(nets, quantity), getattr(each, quantity)) for each in (without, with_it))
         assert missed > 0.08, quantity
-        assert missed > 8 * agreed, quantity
+        assert missed > 5 * agreed, quantity
 
 
 def test_an_alpha_star_of_almost_nothing_is_nothing():

@@ -155,15 +155,15 @@ def test_more_particles_leave_a_smaller_monte_carlo_error():
 
 
 def test_experts_of_finite_size_are_random_and_their_error_falls_as_the_root():
-    problem = BASE.replace(n_hid=4)
+    problem = BASE.replace(n_hid=4, gamma0=2, eta=0.2)
     few, many = (solve(problem, Sampling(nodes, 4, 24)).mc_error for nodes in (64, 1024))
     assert few / many == pytest.approx(4, rel=0.35)
 
 
 def test_the_mean_lies_within_a_few_errors_of_a_finer_one():
-    fine = solve(BASE, Sampling(16, 512, 4))
-    for seed in (1, 2, 3):
-        coarse = solve(BASE, Sampling(16, 8, 8, seed=seed))
+    fine = solve(BASE, Sampling(16, 2048, 4))
+    for seed in (1, 2):
+        coarse = solve(BASE, Sampling(16, 64, 16, seed=seed))
         assert coarse.mc_error > 4 * fine.mc_error
         assert distance(coarse.f, fine.f) < 3 * coarse.mc_error
 
@@ -227,11 +227,11 @@ def test_larger_networks_come_closer(changes):
     limit = solve(problem, Sampling(32, 256, 4))
     # N / (n_hid E L) = 1 / 8 and 1 / 64
     small, large = (
-        simulate(problem, size, range(24), "orthonormal", "stratified", together=24)
+        simulate(problem, size, range(48), "orthonormal", "stratified", together=24)
         for size in (Size(16, 8, 8), Size(64, 32, 64))
     )
     assert limit.is_monotone
-    assert distance(small.f, limit.f) > 4 * distance(large.f, limit.f)
+    assert distance(small.f, limit.f) > 2 * distance(large.f, limit.f)
     assert distance(large.f, limit.f) < 0.02
 
 

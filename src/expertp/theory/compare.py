@@ -12,6 +12,7 @@ from expertp.errors import InputError
 from expertp.theory import kernel, reduced
 from expertp.theory.finite import Size, simulate
 from expertp.theory.gates import whole_share
+from expertp.theory.limits import infinite_depth
 from expertp.theory.problem import Floats, Problem
 from expertp.theory.progress import Parts, Tick, silent
 from expertp.theory.sampling import Sampling
@@ -26,9 +27,13 @@ DIMENSIONS = ("N", "E", "n_hid", "parameters")
 def solve(problem: Problem, solver: SolverSpec, kernels: bool = False, tick: Tick = silent) -> Trajectory:
     """Return the limit of a problem by the form that solves it."""
     sampling = solver.sampling(problem)
-    if solver.form_for(problem) == "kernel":
-        return kernel.solve(problem, sampling, tick=tick)
-    return reduced.solve(problem, sampling, kernels=kernels, tick=tick)
+
+    def at_depth(problem: Problem) -> Trajectory:
+        if solver.form_for(problem) == "kernel":
+            return kernel.solve(problem, sampling, tick=tick)
+        return reduced.solve(problem, sampling, kernels=kernels, tick=tick)
+
+    return infinite_depth(problem, at_depth) if solver.infinite_depth else at_depth(problem)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,13 +16,14 @@ from expertp.theory.trajectory import Trajectory
 Solver = Callable[[Problem], Trajectory]
 
 
-def infinite_depth(problem: Problem, solver: Solver) -> Floats:
-    """Return f [P, T] at infinite depth by Richardson's extrapolation from L and 2 L: the error of a depth is 1 / L.
+def infinite_depth(problem: Problem, solver: Solver) -> Trajectory:
+    """Return the trajectory at infinite depth: f by Richardson's extrapolation from L and 2 L, all else that of 2 L.
 
-    At alpha_star = 0 the limit is an ordinary differential equation in depth, with alpha_star > 0 a stochastic one.
+    The error of a depth is 1 / L. At alpha_star = 0 the limit is an ordinary differential equation in depth, with
+    alpha_star > 0 a stochastic one.
     """
-    shallow, deep = (solver(problem.replace(L=depth)).f for depth in (problem.L, 2 * problem.L))
-    return 2 * deep - shallow
+    shallow, deep = (solver(problem.replace(L=depth)) for depth in (problem.L, 2 * problem.L))
+    return replace(deep, f=2 * deep.f - shallow.f, f_each=2 * deep.f_each - shallow.f_each)
 
 
 def static_kernel(problem: Problem, sampling: Sampling | None = None) -> Floats:

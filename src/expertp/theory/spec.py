@@ -19,6 +19,7 @@ class SolverSpec(Spec):
     form: Literal["auto", "reduced", "kernel"] = Field(
         "auto", description="reduced: fast, exact at alpha_star = 0; kernel: any alpha_star, few data and steps"
     )
+    infinite_depth: bool = Field(False, description="extrapolate f from L and 2 L to infinitely many layers")
     nodes: int | None = Field(None, ge=1, description="values of b(0), Q; hard gates need kappa * nodes whole")
     neurons: int | None = Field(None, ge=1, description="of each node")
     replicates: int = Field(4, ge=1, description="independent repetitions; their spread is the Monte-Carlo error")

@@ -220,6 +220,11 @@ def depth(full: bool) -> Iterator[Check]:
     steps = [distance(shallow.f, deep.f) for shallow, deep in itertools.pairwise(found)]
     for L, ratio in zip(depths, np.array(steps[:-1]) / steps[1:], strict=False):
         yield Check(f"7 |f_{L} - f_{2 * L}| / |f_{2 * L} - f_{4 * L}|", float(ratio), 1.6, 2.4, found[-1].mc_error)
+    noisy = BASE.replace(P=4, T=12, eta=0.1, alpha_star=1.0)
+    sampling = Sampling(16, 128 if full else 32, replicates=1, dtype=torch.float64)
+    paths = [kernel.solve(noisy.replace(L=L), sampling).f for L in (2, 4, 8)]
+    ratio = distance(paths[0], paths[1]) / distance(paths[1], paths[2])
+    yield Check("7 alpha_star = 1 (SDE in depth): |f_2 - f_4| / |f_4 - f_8|", ratio, 1.6, 2.4)
 
 
 def router_law(full: bool) -> Iterator[Check]:
@@ -282,7 +287,7 @@ def hard_gates(full: bool) -> Iterator[Check]:
 def error_law(full: bool) -> Iterator[Check]:
     """10: under E = N, Ne = sqrt N, L = sqrt N / 4 the error falls as the 1/6th power of the number of weights."""
     sampling = Sampling(16, 2048 if full else 512, replicates=2)
-    limit = infinite_depth(BASE.replace(L=16 if full else 8), lambda problem: reduced.solve(problem, sampling))
+    limit = infinite_depth(BASE.replace(L=16 if full else 8), lambda problem: reduced.solve(problem, sampling)).f
     counts, errors = [], []
     for root in (4, 8, 12, 16, 20) if full else (4, 8, 12):
         problem, size = BASE.replace(L=root // 4), Size(root**2, root**2, root)
