@@ -277,3 +277,19 @@ def test_captions_say_how_many_seeds_a_refined_axis_has(tmp_path):
     )
     assert reading.seeds_and_counts(refined, "point").startswith("n = 5 seeds a point; 35 runs: ")
     assert reading.seeds_and_counts([*plain, *refined], "size").startswith("n = 3 to 5 seeds a size; 56 runs: ")
+
+
+def test_a_solved_theory_is_part_of_the_page(directory, tmp_path):
+    from expertp.cli.main import main
+
+    copy = tmp_path / "study"
+    shutil.copytree(directory.path, copy)
+    sizes = "networks.sizes=[{N: 8, E: 4, n_hid: 4}, {N: 16, E: 4, n_hid: 4}]"
+    small = ["P=3", "D=4", "T=4", "solver.replicates=2", "solver.nodes=4", "solver.neurons=8", "networks.seeds=2"]
+    assert main(["theory", "compare", *small, sizes, "--out", str(copy / "theory")]) == 0
+    page = render_report(read_study(copy)).read_text(encoding="utf-8")
+    section = page[page.index('id="theory"') : page.index('id="plan"')]
+    assert section.count("<svg") == 3
+    assert "n = 2 networks a size, 2 sizes; Monte-Carlo error of the limit" in section
+    assert "N 16, E 4, Ne 4" in section
+    Tree(page)

@@ -63,26 +63,33 @@ class ErrorLaw:
 
     def error(self, size: Size, L: int) -> float:
         """Return the root mean square distance of a loss curve, relative to the limit's."""
-        return float(self.errors(*(np.array(each, float) for each in (size.N, size.E, size.n_hid, L))))
-
-    def errors(self, N: Floats, E: Floats, n_hid: Floats, L: Floats) -> Floats:
-        """Return the same of many sizes at once."""
-        curves = np.stack([self.offsets[name] for name in OFFSETS]) / np.linalg.norm(self.limit)
-        offset = np.einsum(
-            "i...,ij,j...->...", _offset_shares(N, E, n_hid, L), curves @ curves.T, _offset_shares(N, E, n_hid, L)
+        at = tuple(np.array(each, float) for each in (size.N, size.E, size.n_hid, L))
+        return float(
+            np.sqrt(np.sum(np.tensordot(self._curves.T, _offset_shares(*at), axes=1) ** 2) + self._scatter(*at))
         )
-        scatter = np.tensordot([self.scatters[name] for name in SCATTERS], _scatter_shares(N, E, n_hid), axes=1)
-        return np.asarray(np.sqrt(offset + scatter))
+
+    def bounds(self, N: Floats, E: Floats, n_hid: Floats, L: Floats) -> Floats:
+        """Return the same of many sizes as if the offsets of all parts had one sign: none may hide another."""
+        own = np.linalg.norm(self._curves, axis=1)
+        offset = np.tensordot(own, _offset_shares(N, E, n_hid, L), axes=1)
+        return np.asarray(np.sqrt(offset**2 + self._scatter(N, E, n_hid, L)))
+
+    @property
+    def _curves(self) -> Floats:
+        return np.stack([self.offsets[name] for name in OFFSETS]) / np.linalg.norm(self.limit)
+
+    def _scatter(self, N: Floats, E: Floats, n_hid: Floats, _: Floats) -> Floats:
+        return np.tensordot([self.scatters[name] for name in SCATTERS], _scatter_shares(N, E, n_hid), axes=1)
 
     def smallest(self, within: float, largest: int = 2**16) -> tuple[Size, int] | None:
-        """Return the size and depth with the fewest weights whose error is within a bound; None where none is.
+        """Return the size and depth with the fewest weights whose error is surely within a bound; None where none is.
 
         Sizes are powers of sqrt(2), rounded to whole numbers.
         """
         steps = np.unique(np.round(2 ** (np.arange(2, 2 * math.log2(largest) + 1) / 2)))
         N, E, n_hid, L = np.meshgrid(steps, steps, steps, steps[steps <= 512], indexing="ij", sparse=True)
         weights = N * (self.problem.D + 1) + L * E * (2 * N * n_hid + N)
-        allowed = np.where(self.errors(*np.broadcast_arrays(N, E, n_hid, L)) <= within, weights, math.inf)
+        allowed = np.where(self.bounds(*np.broadcast_arrays(N, E, n_hid, L)) <= within, weights, math.inf)
         best = np.unravel_index(int(allowed.argmin()), allowed.shape)
         if math.isinf(allowed[best]):
             return None
