@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -84,3 +85,21 @@ def test_steps_without_delta_are_seen_everywhere(monkeypatch):
     monkeypatch.setattr(finite, "descend", forgets)
     seen = residuals(BASE, SMALL)
     assert missed(seen) == set(seen)
+
+
+def test_a_network_that_has_left_all_bounds_misses_them():
+    wild = Problem(P=4, D=5, T=6, L=2, indices=2, degree=2, gamma0=3, eta=1e60)
+    assert max(residuals(wild, Size(10, 4, 3)).values()) == math.inf
+
+
+def test_a_router_that_never_moves_is_missed(monkeypatch):
+    true_step = finite.descend
+
+    def still(problem, weights, at, X_PD):
+        before = weights.r_SLEN.clone()
+        true_step(problem, weights, at, X_PD)
+        weights.r_SLEN.copy_(before)
+
+    monkeypatch.setattr(finite, "descend", still)
+    found = residuals(Problem(P=4, D=5, T=4, L=2, indices=2), Size(10, 4, 3))
+    assert found["p_k^0"] > 0.9

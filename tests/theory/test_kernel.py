@@ -221,3 +221,9 @@ def test_progress_is_told_in_steps_of_replicates():
     told = []
     kernel.solve(BASE, COARSE, tick=lambda done, total: told.append((done, total)))
     assert told == [(step, 12) for step in range(1, 13)]
+
+
+def test_a_training_that_diverges_is_one_line():
+    problem = Problem(P=3, D=4, T=6, L=2, indices=2, degree=3, data_seed=3, eta=300.0)
+    with pytest.raises(InputError, match=r"eta=300: training diverges at step \d; lower eta or gamma0"):
+        kernel.solve(problem, Sampling(8, 64, 1, dtype=torch.float64))

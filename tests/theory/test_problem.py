@@ -194,3 +194,18 @@ def test_quantiles_belong_to_the_law_that_is_named():
     sqrt12 = math.sqrt(12)
     assert made(bias="uniform").bias_at(share).tolist() == pytest.approx([0, 0.25 * sqrt12, 0.475 * sqrt12])
     assert made(bias="zero").bias_at(share).tolist() == [0, 0, 0]
+
+
+def test_a_file_with_its_own_targets_needs_no_indices(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("1,2,3\n4,5,6\n")
+    data = make_data(Problem(data=str(file), target="last_column", P=2, D=2))
+    assert data.y.tolist() == [3, 6]
+
+
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), (None, "no such file")])
+def test_an_empty_file_and_a_directory_are_refused(tmp_path, text, message):
+    file = tmp_path / "data.csv"
+    file.mkdir() if text is None else file.write_text(text)
+    with pytest.raises(InputError, match=message):
+        make_data(Problem(data=str(file), P=2, D=2, indices=1))

@@ -21,6 +21,7 @@ from expertp.errors import InputError
 from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
 from expertp.theory.problem import Data, Problem, make_data
 from expertp.theory.progress import Tick, silent
+from expertp.theory.sampling import middles
 from expertp.theory.trajectory import Trajectory
 
 
@@ -99,11 +100,11 @@ def _draw_one(problem: Problem, size: Size, rng: torch.Generator, frame: str, bi
     if frame == "orthonormal":
         stream = torch.linalg.qr(stream).Q * math.sqrt(N)
     if biases == "stratified":
-        share = (torch.stack([torch.randperm(E, generator=rng) for _ in range(L)]) + 0.5) / E
+        share = middles(E)[torch.stack([torch.randperm(E, generator=rng) for _ in range(L)])]
     else:
         share = torch.rand(L, E, generator=rng, dtype=torch.float64)
     router = problem.router_init_eps * math.sqrt(N) * normal(L, E, N)
-    return stream[:, :D], stream[:, D], normal(L, E, M, N), normal(L, N, E, M), router, problem.bias_at(share.double())
+    return stream[:, :D], stream[:, D], normal(L, E, M, N), normal(L, N, E, M), router, problem.bias_at(share)
 
 
 @dataclass(eq=False)

@@ -50,8 +50,9 @@ def residuals(problem: Problem, size: Size, seed: int = 0, drop: frozenset[Term]
         for l in range(problem.L):
             sides |= _of_layer(problem, start, l, past, drop)
         for name, (seen, said) in sides.items():
-            missed = float((seen - said).norm() / seen.norm()) if seen.any() else 0.0
-            worst[name] = max(worst.get(name, 0.0), missed)
+            size_of = max(float(seen.norm()), float(said.norm()))
+            missed = float((seen - said).norm()) / size_of if size_of else 0.0
+            worst[name] = max(worst.get(name, 0.0), missed if math.isfinite(missed) else math.inf)
     return worst
 
 

@@ -43,6 +43,8 @@ from expertp.theory.trajectory import Trajectory
 Term = Literal["R_phi", "R_g", "M_AA", "sigma_in_z"]
 # Directions in which a process varies less than this, relative to its largest variance, are determined by its past.
 NEGLIGIBLE = 1e-11
+# Outputs that miss the targets by so many times their size have left all bounds.
+DIVERGED = 1e3
 
 
 def solve(
@@ -217,6 +219,8 @@ class _March:
         self.g[problem.L][now] = self.w_K + c * self.delta[past] @ self.h[problem.L][past]
         self._extend_kernel(self.C_g[problem.L], self.g[problem.L], now)
         f = self._covariance(self.g[problem.L][now], self.h[problem.L][now]).diagonal() / problem.gamma0
+        if not torch.isfinite(f).all() or (self.y_P - f).abs().max() > DIVERGED * self.y_P.abs().max():
+            raise InputError(f"eta={problem.eta:g}: training diverges at step {step}; lower eta or gamma0")
         self.f_PT[:, step], self.delta[now] = f, self.y_P - f
         for l in reversed(range(problem.L)):
             self._backward(l, now, past, by_u[l], *by_xi[l])

@@ -78,7 +78,7 @@ class Problem(Spec):
             )
         if self.target == "last_column" and self.data == "gaussian":
             raise ValueError("target=last_column needs a file; set data to a .csv, or target=multi_index")
-        if self.indices > self.D:
+        if self.target == "multi_index" and self.indices > self.D:
             raise ValueError(f"indices={self.indices} directions do not fit into D={self.D} dimensions")
         if self.gate != "hard" and self.kappa != 1:
             raise ValueError(f"kappa={self.kappa:g} belongs to gate=hard; gate={self.gate} uses all experts")
@@ -163,10 +163,12 @@ def _hermite(x: Floats, degree: int) -> list[Floats]:
 def _from_file(problem: Problem) -> tuple[Floats, Floats | None]:
     """Return points, and targets where the last column has them."""
     path, columns = Path(problem.data), problem.D + (problem.target == "last_column")
+    if not path.is_file():
+        raise InputError(f"data: {path}: no such file; give `gaussian` or a .csv with a row per datum")
+    if not path.read_text(encoding="utf-8", errors="replace").strip():
+        raise InputError(f"data: {path}: is empty; it needs a row per datum")
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2, comments="#")
-    except OSError:
-        raise InputError(f"data: {path}: no such file; give `gaussian` or a .csv with a row per datum") from None
     except ValueError as error:
         raise InputError(f"data: {path}: not a table of numbers ({error}); a header begins with #") from None
     if len(table) < problem.P or table.shape[1] != columns:
