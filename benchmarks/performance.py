@@ -17,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -26,6 +25,7 @@ from expertp.bench import experts, step
 from expertp.bench.experts import Shape
 from expertp.bench.timing import describe_machine, interleaved
 from expertp.docs_tables import fill_blocks, markdown_table
+from expertp.fits import fit_slope
 from expertp.model import transformer
 from expertp.spec import ModelSpec
 
@@ -57,16 +57,11 @@ def growth() -> list[dict[str, Any]]:
         times = [ms[f"{size:g}"] for size in sizes]
         # The first sizes are paid in overhead, so the last doubling is given too.
         last = math.log2(times[-1] / times[-2]) / math.log2(sizes[-1] / sizes[-2])
-        rows.append({"axis": axis, "ms": ms, "exponent": slope(sizes, times), "last_doubling": last})
+        rows.append(
+            {"axis": axis, "ms": ms, "exponent": fit_slope(zip(sizes, times, strict=True)), "last_doubling": last}
+        )
         print(f"growth: {axis} {rows[-1]['exponent']:.2f}", file=sys.stderr)
     return rows
-
-
-def slope(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """Return the exponent of time in size by least squares in logarithms."""
-    x, y = (torch.tensor(values, dtype=torch.float64).log() for values in (sizes, times))
-    x, y = x - x.mean(), y - y.mean()
-    return ((x @ y) / (x @ x)).item()
 
 
 def unchunked_cross_entropy(h_TN: Tensor, weight_VN: Tensor, target_T: Tensor) -> Tensor:

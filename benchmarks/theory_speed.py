@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from expertp.bench.timing import describe_machine, interleaved
+from expertp.fits import fit_slope
 from expertp.theory import kernel, reduced
-from expertp.theory.compare import rms_distance, slope
+from expertp.theory.compare import rms_distance
 from expertp.theory.finite import Size, simulate
 from expertp.theory.problem import Problem
 from expertp.theory.sampling import Sampling
@@ -88,7 +89,7 @@ def cost_exponents(rounds):
         }
         ms = interleaved(contestants, rounds)
         times = [ms[str(value)] for value in sizes]
-        found[name] = {"values": sizes, "ms": times, "exponent": slope(sizes, times)}
+        found[name] = {"values": sizes, "ms": times, "exponent": fit_slope(zip(sizes, times, strict=True))}
     return found
 
 

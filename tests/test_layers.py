@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "expertp"
 
 # From left to right; modules of one layer may not import each other. `errors` may be imported by all.
 LAYERS = (
-    ("errors", "machine"),
+    ("errors", "fits", "machine"),
     ("files",),
     ("spec",),
     ("study", "wording"),

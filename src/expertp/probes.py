@@ -5,7 +5,6 @@ Shapes: B sequences, S positions, T = B S tokens, N n_embd, K active experts.
 
 import copy
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from expertp.data import Dataset
+from expertp.fits import fit_slope
 from expertp.loop import TrainingLoop, deterministic, resolve_device
 from expertp.model.router import Routing
 from expertp.model.transformer import Block, FFNOutput, MoE, MoETransformer, group_of
@@ -56,17 +56,6 @@ def mean_gradient_rms(run: RunSpec, dataset: Dataset, first_step: int, last_step
     return {group: math.exp(sum(values) / len(values)) for group, values in logs.items()}
 
 
-def fit_slope(sizes: Mapping[float, float]) -> float:
-    """Return the least-squares slope of log size against log scale.
-
-    >>> round(fit_slope({1: 3.0, 2: 6.0, 4: 12.0}), 9)
-    1.0
-    """
-    logs = [(math.log(scale), math.log(size)) for scale, size in sizes.items()]
-    middle = statistics.fmean(x for x, _ in logs)
-    return sum((x - middle) * y for x, y in logs) / sum((x - middle) ** 2 for x, _ in logs)
-
-
 def scaling_exponents(multipliers: Sequence[float], sizes: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return per group the slope of log size against log multiplier, by least squares.
 
@@ -74,7 +63,7 @@ def scaling_exponents(multipliers: Sequence[float], sizes: Sequence[Mapping[str,
     {'router': -1.0}
     """
     return {
-        group: round(fit_slope({m: entry[group] for m, entry in zip(multipliers, sizes, strict=True)}), 9)
+        group: round(fit_slope((m, entry[group]) for m, entry in zip(multipliers, sizes, strict=True)), 9)
         for group in sizes[0]
     }
 

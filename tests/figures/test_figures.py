@@ -176,7 +176,7 @@ def test_sizes_take_the_ends_of_the_colours():
     assert len({size_colour(place, 4) for place in range(4)}) == 4
 
 
-@pytest.mark.parametrize("path", sorted(Path(curves.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(Path(curves.__file__).parent.rglob("*.py")), ids=lambda path: path.stem)
 def test_matplotlib_is_imported_when_something_is_drawn(path):
     top = [
         node

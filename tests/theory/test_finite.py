@@ -11,7 +11,7 @@ from expertp.theory.finite import Size, Weights, autograd_descend, descend, draw
 from expertp.theory.problem import Problem, make_data
 from expertp.theory.trajectory import distance
 
-BASE = Problem(P=4, D=5, T=5, L=2, indices=2, degree=2, eta=0.3, data_seed=8)
+BASE = Problem(P=4, D=5, T=5, L=2, indices=2, degree=2, eta=0.3, data_seed=4)
 SMALL = Size(N=12, E=4, n_hid=3)
 GATES = {
     "soft": BASE,

@@ -9,7 +9,7 @@ from expertp.theory.finite import Size
 from expertp.theory.identities import residuals
 from expertp.theory.problem import Problem
 
-BASE = Problem(P=4, D=5, T=6, L=2, indices=2, degree=2, eta=0.3, gamma0=3, data_seed=8, router_init_eps=0.3)
+BASE = Problem(P=4, D=5, T=6, L=2, indices=2, degree=2, eta=0.3, gamma0=3, data_seed=4, router_init_eps=0.3)
 SMALL = Size(N=10, E=4, n_hid=3)
 PROBLEMS = {
     "soft": BASE,

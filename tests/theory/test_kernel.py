@@ -155,7 +155,7 @@ def test_a_process_drawn_block_by_block_has_the_covariance_asked_for():
     ],
 )
 def test_networks_whose_stream_is_as_wide_as_their_experts_follow_alpha_star(changes, size):
-    problem = BASE.replace(gamma0=4, eta=0.1, **changes)
+    problem = BASE.replace(eta=0.04, **changes)
     assert size.alpha_star(problem) == 1
     nets = simulate(problem, size, range(96), "orthonormal", "stratified", kernels=True, together=48)
     sampling = Sampling(4, 256, 2, dtype=torch.float64)

@@ -11,7 +11,7 @@ from expertp.theory.sampling import Sampling
 from expertp.theory.spec import SolverSpec
 from expertp.theory.trajectory import distance
 
-SMALL = Problem(P=4, D=5, T=6, L=2, indices=2, eta=0.1)
+SMALL = Problem(P=4, D=5, T=6, L=2, indices=2, eta=0.1, data_seed=1)
 SAMPLING = Sampling(8, 256, replicates=2, dtype=torch.float64)
 
 

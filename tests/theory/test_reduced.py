@@ -11,7 +11,7 @@ from expertp.theory.reduced import Particles, draw_particles, in_its_span, march
 from expertp.theory.sampling import Sampling, default_sampling
 from expertp.theory.trajectory import distance
 
-BASE = Problem(P=3, D=4, T=6, L=2, indices=2, degree=3, eta=0.06, gamma0=8, bias_std=0.5, data_seed=8)
+BASE = Problem(P=3, D=4, T=6, L=2, indices=2, degree=3, eta=0.06, gamma0=8, bias_std=0.5, data_seed=4)
 HARD = BASE.replace(gate="hard", kappa=0.25, eta_b=0.1)
 COARSE = Sampling(nodes=8, neurons=16, replicates=2, dtype=torch.float64)
 

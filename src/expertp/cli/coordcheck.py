@@ -35,12 +35,6 @@ EXAMPLES = """\
   expertp coordcheck configs/study.yaml --out out/coordcheck
   expertp coordcheck configs/study.yaml --out out/coordcheck-sp --rules sp --steps 40 seeds=[0,1]
 """
-HEADINGS = {
-    "init": "size at init",
-    "size": "size",
-    "effective": "(W_t-W_0) x_t",
-    "propagated": "W_0 (x_t-x_0)",
-}
 CSV_FILE, JSON_FILE, FIGURE = "coordcheck.csv", "coordcheck.json", "coordcheck"
 
 
@@ -95,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def print_check(check: "CoordinateCheck", steps: int) -> None:
     """Print a table per axis, then what failed."""
-    from expertp.coordcheck.slopes import CHECKS, first_settled_step
+    from expertp.coordcheck.slopes import CHECKS, HEADINGS, first_settled_step
 
     print(f"rules {check.rules}: slope of log size against log scale ± standard error over seeds (expected)")
     print(f"updates and sizes after steps {first_settled_step(steps)}..{steps}, geometric mean")

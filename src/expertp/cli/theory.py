@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from expertp.cli.text import columns
 from expertp.config import load_spec
 from expertp.errors import InputError, did_you_mean
 from expertp.files import write_atomically
+from expertp.wording import count
 
 if TYPE_CHECKING:
     from expertp.figures.save import Drawing
@@ -39,6 +41,8 @@ EXAMPLES = """\
 """
 # How many steps of a trajectory a table shows.
 MOST_STEPS = 9
+# Kernels that take more are not drawn.
+MOST_GIGABYTES = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--within", type=float, action="append", metavar="SHARE", help="size: bound (default: 0.05, 0.01)"
     )
-    parser.add_argument("--full", action="store_true", help="verify: all sizes and seeds, about an hour")
+    parser.add_argument("--full", action="store_true", help="verify: all sizes and seeds, which takes far longer")
     parser.add_argument("--only", metavar="NAME", help="verify: one group of checks, such as networks")
 
 
@@ -75,21 +79,27 @@ def _solve(args: argparse.Namespace) -> int:
 
     from expertp.theory.compare import solve
 
+    problem, solver = spec.problem, spec.solver
+    # Two kernels of (P T)^2 numbers a layer, of each replicate.
+    gigabytes = 16 * (problem.L + 1) * (problem.P * problem.T) ** 2 * solver.replicates / 1e9
+    is_drawn = bool(args.out) and gigabytes <= MOST_GIGABYTES
     with _progress("solve") as tick:
-        found = solve(spec.problem, spec.solver, kernels=bool(args.out), tick=tick)
-    record = _of_trajectory(found)
+        found = solve(problem, solver, kernels=is_drawn, tick=tick)
+    text = [
+        f"{spec.name}: the limit, {solver.form_for(problem)} form, Monte-Carlo error {_percent(found.mc_error)}",
+        columns(_loss_table({"loss": found})),
+    ]
+    if not found.is_monotone:
+        text.append("the loss does not fall at every step: noise is amplified there; lower eta to have a reference")
     drawings = []
-    if args.out:
+    if is_drawn:
         from expertp.figures.save import render
         from expertp.figures.theory import kernels
 
         drawings.append(render("kernels", kernels.draw, kernels.data(found)))
-    _finish(args, "solve", {"problem": spec.to_tree(), **record}, drawings)
-    if not args.json:
-        form = spec.solver.form_for(spec.problem)
-        print(f"{spec.name}: the limit, {form} form, Monte-Carlo error {_percent(found.mc_error)}")
-        print(columns(_loss_table({"loss": found})))
-        _warn_unless_monotone(found)
+    elif args.out:
+        text.append(f"kernels are not drawn: at P*T = {problem.P * problem.T} they would take {gigabytes:.0f} GB")
+    _finish(args, "solve", {"problem": spec.to_tree(), **_of_trajectory(found)}, text, drawings)
     return 0
 
 
@@ -100,15 +110,13 @@ def _simulate(args: argparse.Namespace) -> int:
 
     networks, found = spec.networks, {}
     for each in networks.sizes:
-        with _progress(_name(each.size)) as tick:
-            found[each.size] = simulate(
-                spec.problem, each.size, range(networks.seeds), networks.frame, networks.biases, tick=tick
+        with _progress(str(each)) as tick:
+            found[each] = simulate(
+                spec.problem, each, range(networks.seeds), networks.frame, networks.biases, tick=tick
             )
     record = {"problem": spec.to_tree(), "networks": [_of_networks(size, each) for size, each in found.items()]}
-    _finish(args, "simulate", record, [])
-    if not args.json:
-        print(f"{spec.name}: loss, mean of {networks.seeds} networks of each size")
-        print(columns(_loss_table({_name(size): each for size, each in found.items()})))
+    table = columns(_loss_table({str(size): each for size, each in found.items()}))
+    _finish(args, "simulate", record, [f"{spec.name}: loss, mean of {networks.seeds} networks of each size", table])
     return 0
 
 
@@ -131,26 +139,27 @@ def _compare(args: argparse.Namespace) -> int:
             for each in found.approaches()
         ],
     }
-    _finish(args, "compare", record, _comparison_drawings(found) if args.out else [])
-    if not args.json:
-        _print_comparison(spec, found)
+    _finish(args, "compare", record, _tell(spec, found), _comparison_drawings(found) if args.out else ())
     return 0
 
 
-def _print_comparison(spec: "TheorySpec", found: "Comparison") -> None:
-    shown = {"limit": found.theory, **{_name(size): each for size, each in found.networks.items()}}
-    print(f"{spec.name}: loss, Monte-Carlo error of the limit {_percent(found.theory.mc_error)}")
-    print(columns(_loss_table(shown)))
-    print(f"\ndistance of f to the limit over data and steps, {spec.networks.seeds} networks of each size")
+def _tell(spec: "TheorySpec", found: "Comparison") -> list[str]:
+    problem = found.problem
     rows = [("networks", "weights", "alpha_star", "one network", "their mean")]
     for size in found.networks:
         errors = (_percent(found.error(size)), _percent(found.error_of_mean(size)))
-        rows.append(
-            (_name(size), f"{size.parameters(found.problem)}", f"{size.alpha_star(found.problem):.3g}", *errors)
-        )
-    print(columns(rows))
-    for each in found.approaches():
-        print(f"error over {each.dimension}: slope {each.slope:+.2f} from {each.values[0]:g} to {each.values[-1]:g}")
+        rows.append((str(size), count(size.parameters(problem)), f"{size.alpha_star(problem):.3g}", *errors))
+    return [
+        f"{spec.name}: loss, Monte-Carlo error of the limit {_percent(found.theory.mc_error)}",
+        columns(_loss_table({"limit": found.theory, **{str(size): each for size, each in found.networks.items()}})),
+        f"\ndistance of f to the limit over data and steps, {spec.networks.seeds} networks of each size",
+        columns(rows),
+        *(
+            f"error over {each.dimension}: slope {each.slope:+.2f} from {count(each.values[0])} to "
+            f"{count(each.values[-1])}"
+            for each in found.approaches()
+        ),
+    ]
 
 
 def _comparison_drawings(found: "Comparison") -> "list[Drawing]":
@@ -185,24 +194,22 @@ def _size(args: argparse.Namespace) -> int:
     answers = []
     for bound in bounds:
         found = law.smallest(bound)
-        sizes = None if found is None else {"N": found[0].N, "E": found[0].E, "n_hid": found[0].n_hid, "L": found[1]}
+        sizes = None if found is None else {**asdict(found[0]), "L": found[1]}
         answers.append({"within": bound, "smallest": sizes, "alone": law.alone(bound)})
-    held_out = {"N": HELD_OUT.N, "E": HELD_OUT.E, "n_hid": HELD_OUT.n_hid, "L": deeper}
-    held_out_record = {**held_out, "predicted": predicted, "measured": measured}
-    _finish(args, "size", {"problem": spec.to_tree(), "answers": answers, "held_out": held_out_record}, [])
-    if not args.json:
-        print(f"{spec.name}: how large a network must be for its loss curve to be that of the limit")
-        rows = [("within", "fewest weights in all", "or, every other size infinite, half of it by itself")]
-        for answer in answers:
-            sizes = answer["smallest"]
-            text = "none up to 65536" if sizes is None else ", ".join(f"{key} {value}" for key, value in sizes.items())
-            alone = ", ".join(f"{key} {value:.3g}" for key, value in answer["alone"].items())
-            rows.append((_percent(answer["within"]), text, alone))
-        print(columns(rows))
-        print(
-            f"checked at {_name(HELD_OUT)}, L {deeper}, which the law has not seen: {_percent(predicted)} predicted, "
-            f"{_percent(measured)} measured"
-        )
+    held_out = {**asdict(HELD_OUT), "L": deeper, "predicted": predicted, "measured": measured}
+    rows = [("within", "fewest weights in all", "or, every other size infinite, half of it by itself")]
+    for answer in answers:
+        sizes = answer["smallest"]
+        best = "none up to 65536" if sizes is None else ", ".join(f"{key} {value}" for key, value in sizes.items())
+        alone = ", ".join(f"{key} {value:.3g}" for key, value in answer["alone"].items())
+        rows.append((_percent(answer["within"]), best, alone))
+    text = [
+        f"{spec.name}: how large a network must be for its loss curve to be that of the limit",
+        columns(rows),
+        f"checked at {HELD_OUT}, L {deeper}, which the law has not seen: {_percent(predicted)} predicted, "
+        f"{_percent(measured)} measured",
+    ]
+    _finish(args, "size", {"problem": spec.to_tree(), "answers": answers, "held_out": held_out}, text)
     return 0
 
 
@@ -220,7 +227,7 @@ def _soft_router(args: argparse.Namespace) -> int:
     with _progress("soft router") as tick:
         found = soft_router(spec.problem, spec.networks.seeds, tick)
     drawing = render("soft_router", figure.draw, figure.data(WAYS, found))
-    _finish(args, "soft_router", {"problem": spec.to_tree()}, [drawing])
+    _finish(args, "soft_router", {"problem": spec.to_tree()}, (), [drawing])
     return 0
 
 
@@ -239,21 +246,14 @@ def _verify(args: argparse.Namespace) -> int:
             for check in CHECKS[name](args.full):
                 found.append(check)
                 reporter.update(place, f"{name}: {check.check}")
-    record = [check.to_json() for check in found]
-    if args.out:
-        Path(args.out).mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(args.out) / "verify.json", (json.dumps(record, indent=1) + "\n").encode())
-    if args.json:
-        print(json.dumps(record))
-    else:
-        rows = [("check", "value", "bound", "Monte-Carlo error", "")]
-        for check in found:
-            mc_error = "" if check.mc_error is None else _percent(check.mc_error)
-            rows.append((check.check, f"{check.value:.3g}", check.bound, mc_error, "PASS" if check.ok else "FAIL"))
-        print(columns(rows))
-        failed = sum(not check.ok for check in found)
-        print(f"\n{len(found) - failed} of {len(found)} checks pass")
-    return 0 if all(check.ok for check in found) else 1
+    rows = [("check", "value", "bound", "Monte-Carlo error", "")]
+    for check in found:
+        mc_error = "" if check.mc_error is None else _percent(check.mc_error)
+        rows.append((check.check, f"{check.value:.3g}", check.bound, mc_error, "PASS" if check.ok else "FAIL"))
+    passed = sum(check.ok for check in found)
+    text = [columns(rows), f"\n{passed} of {len(found)} checks pass"]
+    _finish(args, "verify", [check.to_json() for check in found], text)
+    return 0 if passed == len(found) else 1
 
 
 VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
@@ -272,20 +272,19 @@ def _progress(title: str) -> "Iterator[Tick]":
         yield lambda done, total: reporter.update(done / total, f"step {done} of {total}")
 
 
-def _finish(args: argparse.Namespace, name: str, record: Mapping[str, Any], drawings: "Sequence[Drawing]") -> None:
-    """Write what is asked for, and print JSON if that is."""
-    text = json.dumps(record)
+def _finish(
+    args: argparse.Namespace, name: str, record: Any, text: Sequence[str], drawings: "Sequence[Drawing]" = ()
+) -> None:
+    """Write what is asked for, then print either JSON or what there is to read."""
+    as_json = json.dumps(record)
     if args.out:
         out = Path(args.out)
         out.mkdir(parents=True, exist_ok=True)
         for drawing in drawings:
             drawing.write(out)
-        write_atomically(out / f"{name}.json", (text + "\n").encode())
-    if args.json:
-        print(text)
-    elif args.out:
-        files = [f"{name}.json", *(f"{drawing.name}.svg" for drawing in drawings)]
-        print(f"{args.out}: {', '.join(files)}")
+        write_atomically(out / f"{name}.json", (as_json + "\n").encode())
+        text = [*text, f"{args.out}: {', '.join([f'{name}.json', *(f'{drawing.name}.svg' for drawing in drawings)])}"]
+    print(as_json if args.json else "\n".join(text))
 
 
 def _of_trajectory(found: "Trajectory") -> dict[str, Any]:
@@ -297,14 +296,8 @@ def _of_networks(size: "Size", found: "Trajectory") -> dict[str, Any]:
     from expertp.theory.trajectory import losses
 
     each = losses(found.f_each, found.y)
-    return {
-        "N": size.N,
-        "E": size.E,
-        "n_hid": size.n_hid,
-        "seeds": len(each),
-        "loss": each.mean(0).tolist(),
-        "loss_sd": each.std(0, ddof=1).tolist() if len(each) > 1 else None,
-    }
+    sd = each.std(0, ddof=1).tolist() if len(each) > 1 else None
+    return {**asdict(size), "seeds": len(each), "loss": each.mean(0).tolist(), "loss_sd": sd}
 
 
 def _loss_table(found: "Mapping[str, Trajectory]") -> list[tuple[str, ...]]:
@@ -318,15 +311,6 @@ def _loss_table(found: "Mapping[str, Trajectory]") -> list[tuple[str, ...]]:
         mean = losses(each.f_each, each.y).mean(0)
         rows.append((name, *(f"{mean[step]:.4g}" for step in steps)))
     return rows
-
-
-def _warn_unless_monotone(found: "Trajectory") -> None:
-    if not found.is_monotone:
-        print("the loss does not fall at every step: noise is amplified there; lower eta to have a reference")
-
-
-def _name(size: "Size") -> str:
-    return f"N {size.N}, E {size.E}, Ne {size.n_hid}"
 
 
 def _percent(share: float) -> str:

@@ -22,7 +22,8 @@ def verdict_table(verdict: "StudyVerdict") -> str:
 def _with_interval(value: float, interval: tuple[float, float], form: str) -> str:
     if math.isnan(value):
         return "-"
-    return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
+    low, high = ("?" if math.isnan(end) else f"{end:{form}}" for end in interval)
+    return f"{value:{form}} [{low}, {high}]"
 
 
 def _why(verdict: "AxisVerdict") -> str:

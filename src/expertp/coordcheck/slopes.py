@@ -13,18 +13,24 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 from expertp.coordcheck.measuring import Measurement
+from expertp.fits import fit_slope
 from expertp.plan import plan
-from expertp.probes import fit_slope
 from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
 from expertp.spec import BaseHPs, ModelSpec, RuleSetName
 from expertp.study import StudySpec
 
 Verdict = Literal["PASS", "FAIL", "-"]
 Check = Literal["init", "size", "effective", "propagated"]
-CHECKS: tuple[Check, ...] = ("init", "size", "effective", "propagated")
+CHECKS: tuple[Check, ...] = get_args(Check)
+HEADINGS: Mapping[Check, str] = {
+    "init": "size at init",
+    "size": "size",
+    "effective": "(W_t-W_0) x_t",
+    "propagated": "W_0 (x_t-x_0)",
+}
 # (axis, module, check) -> seed -> scale -> size
 Sizes = Mapping[tuple[str, str, Check], Mapping[int, Mapping[float, float]]]
 # The share of recorded steps that does not decide: the first ones lead from the slopes of init to those of training.
@@ -189,7 +195,7 @@ def judge(
     whole = [sizes for sizes in by_seed.values() if set(sizes) == scales]
     # A size that is exactly 0 at every scale, as that of a router with zero init, has no slope and nothing to prove.
     is_zero = bool(whole) and all(size == 0 for sizes in whole for size in sizes.values())
-    slopes = [fit_slope(sizes) for sizes in whole if all(size > 0 for size in sizes.values())]
+    slopes = [fit_slope(sizes.items()) for sizes in whole if all(size > 0 for size in sizes.values())]
     slope = statistics.fmean(slopes) if slopes else None
     error = statistics.stdev(slopes) / math.sqrt(len(slopes)) if len(slopes) > 1 else None
     low, high = expected
@@ -206,7 +212,7 @@ def expected_slopes(
 ) -> tuple[float, float]:
     """Return the range of slopes that an axis's models should show: the fit of the expected power at their sizes."""
     values = {scale: _symbols(base, model, hps) for scale, model in models.items()}
-    slopes = [fit_slope({scale: part(of) for scale, of in values.items()}) for part in _parts(expected)]
+    slopes = [fit_slope((scale, part(of)) for scale, of in values.items()) for part in _parts(expected)]
     # A fit to exact powers is exact but for rounding.
     low, *_, high = sorted(round(slope, 9) + 0.0 for slope in slopes * 2)
     return low, high

@@ -148,9 +148,18 @@ def step_ticks(ax: Axes) -> None:
 
 def percent_ticks(ax: Axes) -> None:
     """Write fractions on the y axis as percentages."""
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter
 
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: percentage(value)))
+
+
+def percentage(share: float) -> str:
+    """Write a share as a percentage, without digits that are zero.
+
+    >>> percentage(0.1), percentage(-0.025)
+    ('10%', '−2.5%')
+    """
+    return f"{100 * share:.6g}%".replace("-", "\N{MINUS SIGN}")
 
 
 def _no_ticks() -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from expertp.coordcheck.slopes import HEADINGS
 from expertp.figures.labels import signed
 from expertp.figures.save import inline_svg, to_csv
 from expertp.plan import Plan
@@ -15,6 +16,7 @@ from expertp.report.planned import plan_for, plan_json, plan_table, torch_code
 from expertp.report.reading import Reading
 from expertp.report.views import Item, Listing, Missing, Note, Picture, Section, Table
 from expertp.study_store import DONE
+from expertp.theory.finite import Size
 from expertp.wording import describe
 
 MOST_ROWS_OPEN = 12
@@ -57,13 +59,18 @@ def _one_check(folder: Path, name: str) -> list[Item]:
 
 def _slope_table(slopes: Sequence[Mapping[str, Any]]) -> Table:
     """Return measured beside expected slopes, a row per axis and module."""
-    checks = {"init": "size at init", "size": "size", "effective": "(W_t−W_0) x_t", "propagated": "W_0 (x_t−x_0)"}
     by_place: dict[tuple[str, str], dict[str, str]] = {}
     for slope in slopes:
         by_place.setdefault((slope["axis"], slope["module"]), {})[slope["check"]] = _slope(slope)
-    rows = [(axis, module, *(cells.get(check, "") for check in checks)) for (axis, module), cells in by_place.items()]
+    rows = [(axis, module, *(cells.get(check, "") for check in HEADINGS)) for (axis, module), cells in by_place.items()]
     caption = "Measured slopes ± standard error over seeds, and in brackets what is expected"
-    return Table(caption, ("axis", "module", *checks.values()), tuple(rows), numeric=4, is_folded=True)
+    return Table(
+        caption,
+        ("axis", "module", *(each.replace("-", "\N{MINUS SIGN}") for each in HEADINGS.values())),
+        tuple(rows),
+        numeric=4,
+        is_folded=True,
+    )
 
 
 def _slope(slope: Mapping[str, Any]) -> str:
@@ -114,7 +121,7 @@ def _theory_pictures(folder: Path) -> list[Item]:
             inline = inline_svg(svg[svg.index("<svg") :], f"theory-{name}", title, f"{caption} {counts}.")
             items.append(Picture(f"theory-{name}", inline, caption, counts, numbers.read_text(encoding="utf-8")))
     rows = [
-        (f"N {each['N']}, E {each['E']}, Ne {each['n_hid']}", f"{each['error']:.2%}", f"{each['error_of_mean']:.2%}")
+        (str(Size(each["N"], each["E"], each["n_hid"])), f"{each['error']:.2%}", f"{each['error_of_mean']:.2%}")
         for each in networks
     ]
     header = ("networks", "one network", "their mean")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from expertp.errors import InputError
+from expertp.fits import fit_slope
 from expertp.theory import kernel, reduced
 from expertp.theory.finite import Size, simulate
 from expertp.theory.gates import whole_share
@@ -26,12 +27,13 @@ DIMENSIONS = ("N", "E", "n_hid", "parameters")
 
 def solve(problem: Problem, solver: SolverSpec, kernels: bool = False, tick: Tick = silent) -> Trajectory:
     """Return the limit of a problem by the form that solves it."""
-    sampling = solver.sampling(problem)
+    sampling, steps = solver.sampling(problem), solver.replicates * problem.T
+    parts = Parts(tick, steps * (2 if solver.infinite_depth else 1))
 
     def at_depth(problem: Problem) -> Trajectory:
         if solver.form_for(problem) == "kernel":
-            return kernel.solve(problem, sampling, tick=tick)
-        return reduced.solve(problem, sampling, kernels=kernels, tick=tick)
+            return kernel.solve(problem, sampling, tick=parts.next(steps))
+        return reduced.solve(problem, sampling, kernels=kernels, tick=parts.next(steps))
 
     return infinite_depth(problem, at_depth) if solver.infinite_depth else at_depth(problem)
 
@@ -42,17 +44,22 @@ class Approach:
 
     Args:
         dimension: N, E, n_hid, or parameters, with which all may change.
-        networks: their sizes, from small to large.
+        sizes: of the networks, from small to large.
         values: of the dimension.
         errors: root mean square over seeds of the distance of f to the limit.
         slope: of the errors, log over log.
     """
 
     dimension: str
-    networks: tuple[Size, ...]
+    sizes: tuple[Size, ...]
     values: tuple[float, ...]
     errors: tuple[float, ...]
     slope: float
+
+    def fitted(self, value: float) -> float:
+        """Return the error that the slope gives at a value of the dimension."""
+        centre = np.log(self.errors).mean() - self.slope * np.log(self.values).mean()
+        return float(np.exp(centre + self.slope * np.log(value)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,18 +109,20 @@ class Comparison:
     def _approach(self, dimension: str, sizes: Sequence[tuple[int, Size]]) -> Approach:
         values, ordered = zip(*sorted(sizes, key=lambda pair: pair[0]), strict=True)
         errors = tuple(self.error(size) for size in ordered)
-        return Approach(dimension, ordered, values, errors, slope(values, errors))
+        return Approach(dimension, ordered, values, errors, fit_slope(zip(values, errors, strict=True)))
 
 
 def compare(problem: Problem, solver: SolverSpec, networks: NetworksSpec, tick: Tick = silent) -> Comparison:
     """Solve a problem, train networks of several sizes on it, and return both."""
-    sizes = list(dict.fromkeys(each.size for each in networks.sizes))
+    sizes = list(dict.fromkeys(networks.sizes))
     for size in sizes:  # before anything takes time
         whole_share(problem, size.E, "E")
     hidden = [] if problem.alpha_star else sorted({size.n_hid for size in sizes})
-    solving, training = solver.replicates * problem.T, networks.seeds * problem.T
-    parts = Parts(tick, (1 + len(hidden)) * solving + len(sizes) * training)
-    theory = reference(problem, solver, parts.next(solving))
+    training = networks.seeds * problem.T
+    solving = solver.replicates * problem.T
+    depths = 2 if solver.infinite_depth else 1
+    parts = Parts(tick, (depths + len(hidden)) * solving + len(sizes) * training)
+    theory = reference(problem, solver, parts.next(depths * solving))
     laws = {n_hid: law_at(problem, n_hid, solver.replicates, parts.next(solving)) for n_hid in hidden}
     seeds, start = range(networks.seeds), (networks.frame, networks.biases)
     found = {size: simulate(problem, size, seeds, *start, tick=parts.next(training)) for size in sizes}
@@ -144,12 +153,3 @@ def law_at(problem: Problem, n_hid: int, replicates: int, tick: Tick = silent) -
 def rms_distance(networks: Trajectory, reference: Floats) -> float:
     """Return the root mean square over seeds of the distance to the limit."""
     return math.sqrt(np.mean([distance(f, reference) ** 2 for f in networks.f_each]))
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the slope of log y over log x by least squares.
-
-    >>> round(slope([1, 2, 4], [1.0, 0.5, 0.25]), 6)
-    -1.0
-    """
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
 from expertp.errors import InputError
@@ -22,22 +24,26 @@ from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_shar
 from expertp.theory.problem import Data, Problem, make_data
 from expertp.theory.progress import Tick, silent
 from expertp.theory.sampling import middles
-from expertp.theory.trajectory import Trajectory
+from expertp.theory.trajectory import Trajectory, require_finite
+
+Frame = Literal["gaussian", "orthonormal"]
+Biases = Literal["drawn", "stratified"]
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Size:
-    """How large a network is.
+    """How large a network is: width of the stream, experts in a layer, neurons in an expert.
 
-    Args:
-        N: width of the stream.
-        E: experts in a layer.
-        n_hid: neurons in an expert.
+    >>> str(Size(64, 32, 16))
+    'N 64, E 32, Ne 16'
     """
 
-    N: int
-    E: int
-    n_hid: int
+    N: Annotated[int, Field(ge=1)]
+    E: Annotated[int, Field(ge=1)]
+    n_hid: Annotated[int, Field(ge=1)]
+
+    def __str__(self) -> str:
+        return f"N {self.N}, E {self.E}, Ne {self.n_hid}"
 
     def parameters(self, problem: Problem) -> int:
         """Return how many weights it has."""
@@ -70,8 +76,8 @@ def draw_weights(
     problem: Problem,
     size: Size,
     seeds: Sequence[int],
-    frame: Literal["gaussian", "orthonormal"] = "gaussian",
-    biases: Literal["drawn", "stratified"] = "drawn",
+    frame: Frame = "gaussian",
+    biases: Biases = "drawn",
     dtype: torch.dtype = torch.float64,
 ) -> Weights:
     """Return weights at the start, each seed's own.
@@ -214,8 +220,8 @@ def simulate(
     problem: Problem,
     size: Size,
     seeds: Sequence[int],
-    frame: Literal["gaussian", "orthonormal"] = "gaussian",
-    biases: Literal["drawn", "stratified"] = "drawn",
+    frame: Frame = "gaussian",
+    biases: Biases = "drawn",
     dtype: torch.dtype = torch.float64,
     kernels: bool = False,
     together: int = 4,
@@ -242,6 +248,7 @@ def simulate(
         weights, records = draw_weights(problem, size, some, frame, biases, dtype), []
         streams: list[tuple[Tensor, Tensor]] = []
         for step, at in enumerate(train(problem, weights, data)):
+            require_finite(problem, at.f_SP, step)
             records.append(
                 (
                     at.f_SP,

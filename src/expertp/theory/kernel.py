@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_shar
 from expertp.theory.problem import Data, Problem, make_data
 from expertp.theory.progress import Tick, silent
 from expertp.theory.sampling import Sampling, middles, quasi_random
-from expertp.theory.trajectory import Trajectory
+from expertp.theory.trajectory import Trajectory, require_finite
 
 Term = Literal["R_phi", "R_g", "M_AA", "sigma_in_z"]
 # Directions in which a process varies less than this, relative to its largest variance, are determined by its past.
@@ -159,6 +159,14 @@ class _Neurons:
         )
 
 
+class _Preactivation(NamedTuple):
+    """h_k of some steps, and its derivatives by u and xi of all steps so far."""
+
+    h_k: Tensor
+    by_u: Tensor
+    by_xi: Tensor
+
+
 class _March:
     """One replicate of the kernel form, a step at a time."""
 
@@ -204,14 +212,11 @@ class _March:
         if problem.train_embed:
             K_x = self.K_x.repeat(1, step)  # the same at every earlier step
             self.h[0][now] += c * (K_x * self.delta[past]) @ self.g[0][past]
-        chosen, by_u, by_xi = [], [], []
+        forward = []
         for l in range(problem.L):
             self._extend_kernel(self.C_h[l], self.h[l], now)
             gate = self._gate(l, now, past)
-            chosen.append(gate)
-            h_by_u, h_by_xi, h_k = self._forward(l, now, past)
-            by_u.append(h_by_u)
-            by_xi.append((h_by_xi, h_k))
+            forward.append((gate, self._forward(l, now, past)))
             self.loads[l, :, step], self.b[l, :, step] = load_of(problem, gate), self.b_LQ[l]
         self._extend_kernel(self.C_h[problem.L], self.h[problem.L], now)
 
@@ -219,13 +224,15 @@ class _March:
         self.g[problem.L][now] = self.w_K + c * self.delta[past] @ self.h[problem.L][past]
         self._extend_kernel(self.C_g[problem.L], self.g[problem.L], now)
         f = self._covariance(self.g[problem.L][now], self.h[problem.L][now]).diagonal() / problem.gamma0
-        if not torch.isfinite(f).all() or (self.y_P - f).abs().max() > DIVERGED * self.y_P.abs().max():
-            raise InputError(f"eta={problem.eta:g}: training diverges at step {step}; lower eta or gamma0")
+        # What misses the targets by so much is lost, and its kernels soon have no decomposition.
+        is_lost = (self.y_P - f).abs().max() > DIVERGED * self.y_P.abs().max()
+        require_finite(problem, torch.where(is_lost, math.inf, f), step)
         self.f_PT[:, step], self.delta[now] = f, self.y_P - f
         for l in reversed(range(problem.L)):
-            self._backward(l, now, past, by_u[l], *by_xi[l])
+            gate, preactivation = forward[l]
+            self._backward(l, now, past, preactivation)
             self._extend_kernel(self.C_g[l], self.g[l], now)
-            balance(problem, self.b_LQ[l], chosen[l])
+            balance(problem, self.b_LQ[l], gate)
 
     def _covariance(self, one: Tensor, other: Tensor) -> Tensor:
         return one @ self.source_covariance @ other.T
@@ -249,7 +256,7 @@ class _March:
         self.p[l, :, :, now.start // self.problem.P] = p
         return gate
 
-    def _forward(self, l: int, now: slice, past: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _forward(self, l: int, now: slice, past: slice) -> _Preactivation:
         """Return h_k and its derivatives by u and xi, and extend the stream by h^{l+1}."""
         problem, at, upto = self.problem, self.layers[l], slice(0, now.stop)
         phi, c, alpha, L = problem.activation, problem.c, problem.alpha_star, problem.L
@@ -274,11 +281,12 @@ class _March:
         if alpha:
             self._add_source("u", l, now, upto, alpha * L * M_phi)
             self.h[l + 1][now, self._sources("u", l, now)] += torch.eye(problem.P, dtype=h_k.dtype) / L
-        return h_by_u, h_by_xi, h_k
+        return _Preactivation(h_k, h_by_u, h_by_xi)
 
-    def _backward(self, l: int, now: slice, past: slice, h_by_u: Tensor, h_by_xi: Tensor, h_k: Tensor) -> None:
+    def _backward(self, l: int, now: slice, past: slice, preactivation: _Preactivation) -> None:
         """Extend the neurons by z_k and g_k, and the stream by g^l."""
         problem, at, upto = self.problem, self.layers[l], slice(0, now.stop)
+        h_k, h_by_u, h_by_xi = preactivation
         phi, c, alpha, L = problem.activation, problem.c, problem.alpha_star, problem.L
         # z_k = xi + S c Delta C_g sigma phi + alpha S A sigma phi
         pull = torch.zeros(problem.P, now.stop, dtype=h_k.dtype)

@@ -122,16 +122,20 @@ class Data:
 
 def make_data(problem: Problem) -> Data:
     """Return the problem's data and targets: drawn, or read from its file."""
-    rng = np.random.default_rng(problem.data_seed)
-    X, y = (rng.standard_normal((problem.P, problem.D)), None) if problem.data == "gaussian" else _from_file(problem)
-    return Data(X, _multi_index(problem, X, rng) if y is None else y)
+    if problem.data != "gaussian":
+        X, y = _from_file(problem)
+    else:
+        X, y = np.random.default_rng((problem.data_seed, 0)).standard_normal((problem.P, problem.D)), None
+    return Data(X, _multi_index(problem, X) if y is None else y)
 
 
-def _multi_index(problem: Problem, X: Floats, rng: np.random.Generator) -> Floats:
+def _multi_index(problem: Problem, X: Floats) -> Floats:
     """Return a random polynomial of points, in a few orthonormal directions; of unit variance where x ~ N(0, I).
 
     y = sum_a c_a prod_i He_{a_i}(u_i.x) / sqrt(a_i!) over multi-indices 1 <= |a| <= degree, with sum c_a^2 = 1.
+    It has a generator of its own, so that it stays the same whatever the number of points.
     """
+    rng = np.random.default_rng((problem.data_seed, 1))
     frame, _ = np.linalg.qr(rng.standard_normal((problem.D, problem.indices)))
     powers = list(_multi_indices(problem.indices, problem.degree))
     coefficients = rng.standard_normal(len(powers))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_shar
 from expertp.theory.problem import Data, Problem, make_data
 from expertp.theory.progress import Tick, silent
 from expertp.theory.sampling import Sampling, default_sampling, middles, quasi_random
-from expertp.theory.trajectory import Trajectory
+from expertp.theory.trajectory import Trajectory, require_finite
 
 
 @dataclass(eq=False)
@@ -55,6 +56,16 @@ class ReducedFields:
     gate: list[Gates]
     f_P: Tensor
     delta_P: Tensor
+
+
+class _Forward(NamedTuple):
+    """What the way back needs of a layer's way forward."""
+
+    h_k: Tensor
+    phi_k: Tensor
+    sigma_phi: Tensor
+    p: Tensor
+    gate: Gates
 
 
 def in_its_span(data: Data) -> Data:
@@ -89,21 +100,22 @@ def march(problem: Problem, state: Particles, data: Data) -> Iterator[ReducedFie
     X = X / math.sqrt(problem.D)
     Q, M, d = state.v1_LQMd.shape[1:]
     for step in range(problem.T):
-        H, per_layer = [X @ state.U_Dd], []
+        H: list[Tensor] = [X @ state.U_Dd]
+        forward: list[_Forward] = []
         for l in range(L):
             h_k = (state.v1_LQMd[l].reshape(Q * M, d) @ H[l].T).reshape(Q, M, -1)
             p = state.rho_LQd[l] @ H[l].T
             gate, phi_k = open_gates(problem, p, state.b_LQ[l]), phi.value(h_k)
             sigma_phi = gate.sigma.unsqueeze(1) * phi_k
             H.append(H[l] + sigma_phi.reshape(Q * M, -1).T @ state.v2_LQMd[l].reshape(Q * M, d) / (L * Q * M))
-            per_layer.append((h_k, phi_k, sigma_phi, p, gate))
+            forward.append(_Forward(h_k, phi_k, sigma_phi, p, gate))
         f = H[L] @ state.om_d / problem.gamma0
         delta = y - f
 
         G = [state.om_d.expand_as(H[L]).clone()]  # a step changes om in place
         moves = []
         for l in reversed(range(L)):
-            h_k, phi_k, sigma_phi, _, gate = per_layer[l]
+            h_k, phi_k, sigma_phi, _, gate = forward[l]
             z = (state.v2_LQMd[l].reshape(Q * M, d) @ G[0].T).reshape(Q, M, -1)
             A = (z * phi_k).mean(1)
             sigma_g = gate.sigma.unsqueeze(1) * phi.slope(h_k) * z
@@ -111,7 +123,7 @@ def march(problem: Problem, state: Particles, data: Data) -> Iterator[ReducedFie
             through_router = (gate.slope * A).T @ state.rho_LQd[l] / (L * Q)
             moves.append((l, sigma_g, sigma_phi, gate.slope * A, G[0]))
             G.insert(0, G[0] + through_experts + through_router)
-        yield ReducedFields(H, G, [each[3] for each in per_layer], [each[4] for each in per_layer], f, delta)
+        yield ReducedFields(H, G, [at.p for at in forward], [at.gate for at in forward], f, delta)
         if step + 1 == problem.T:
             return
         weighed = c * delta.unsqueeze(1)
@@ -119,7 +131,7 @@ def march(problem: Problem, state: Particles, data: Data) -> Iterator[ReducedFie
             state.v1_LQMd[l] += (sigma_g.reshape(Q * M, -1) @ (weighed * H[l])).reshape(Q, M, d)
             state.v2_LQMd[l] += (sigma_phi.reshape(Q * M, -1) @ (weighed * G_above)).reshape(Q, M, d)
             state.rho_LQd[l] += slope_A @ (weighed * H[l])
-            balance(problem, state.b_LQ[l], per_layer[l][4])
+            balance(problem, state.b_LQ[l], forward[l].gate)
         state.om_d += (weighed * H[L]).sum(0)
         if problem.train_embed:
             state.U_Dd += X.T @ (weighed * G[0])
@@ -152,6 +164,7 @@ def solve(
     for replicate in range(sampling.replicates):
         state, records = draw_particles(problem, sampling, data.X.shape[1], replicate), []
         for step, at in enumerate(march(problem, state, data)):
+            require_finite(problem, at.f_P, step)
             records.append(
                 (
                     at.f_P,

@@ -17,8 +17,7 @@ class Sampling:
     """How finely the law of the experts is sampled.
 
     Args:
-        nodes: values of b(0), Q: quantiles in the middle of equal shares of its law. With soft gates 16 of them err by
-            less than 0.1% in f; drawing them at random within their shares errs ten times as much.
+        nodes: values of b(0), Q: quantiles in the middle of equal shares of its law, which err far less than draws.
         neurons: of each node; with a finite `n_hid` they are that many.
         replicates: independent repetitions.
         seed: of the first one.

@@ -12,7 +12,7 @@ from expertp.theory.compare import Comparison, compare
 from expertp.theory.finite import Size
 from expertp.theory.problem import Problem
 from expertp.theory.progress import Tick, silent
-from expertp.theory.spec import NetworksSpec, SizeSpec, SolverSpec
+from expertp.theory.spec import NetworksSpec, SolverSpec
 
 # Polynomial of degree 4 in 20 dimensions, experts opened by s(p) alone.
 PAPER = Problem(name="soft router", gate="soft0")
@@ -43,11 +43,7 @@ def soft_router(
     and a growing N. With a gaussian frame a constant N would keep all of them at a distance of order 1/sqrt(N).
     """
     sizes = tuple(dict.fromkeys(size for way in ways for size in way.sizes))
-    networks = NetworksSpec(
-        sizes=tuple(SizeSpec(N=size.N, E=size.E, n_hid=size.n_hid) for size in sizes),
-        seeds=n_seeds,
-        frame="orthonormal",
-    )
+    networks = NetworksSpec(sizes=sizes, seeds=n_seeds, frame="orthonormal")
     found = compare(problem, SolverSpec(replicates=REPLICATES), networks, tick)
     return tuple(
         Comparison(

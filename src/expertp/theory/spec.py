@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 
 from expertp.spec import Spec
-from expertp.theory.finite import Size
+from expertp.theory.finite import Biases, Frame, Size
 from expertp.theory.problem import Problem
 from expertp.theory.sampling import Sampling, default_sampling
 
@@ -37,34 +37,17 @@ class SolverSpec(Spec):
         return Sampling(self.nodes or usual.nodes, self.neurons or usual.neurons, self.replicates, self.seed, dtype)
 
 
-class SizeSpec(Spec):
-    """How large a finite network is."""
-
-    N: int = Field(ge=1, description="width of the stream")
-    E: int = Field(ge=1, description="experts in a layer")
-    n_hid: int = Field(ge=1, description="neurons in an expert")
-
-    @property
-    def size(self) -> Size:
-        """The same for `finite`."""
-        return Size(self.N, self.E, self.n_hid)
-
-
 class NetworksSpec(Spec):
     """Finite networks beside the limit."""
 
-    sizes: tuple[SizeSpec, ...] = Field(
-        tuple(SizeSpec(N=n, E=n // 2, n_hid=n // 2) for n in (32, 64, 128)),
+    sizes: tuple[Size, ...] = Field(
+        tuple(Size(n, n // 2, n // 2) for n in (32, 64, 128)),
         min_length=1,
-        description="one after another",
+        description="N (width of the stream), E (experts in a layer) and n_hid (neurons in an expert) of each",
     )
     seeds: Annotated[int, Field(ge=1)] = Field(4, description="networks of each size")
-    frame: Literal["gaussian", "orthonormal"] = Field(
-        "gaussian", description="orthonormal: kernels of the stream start at their limit"
-    )
-    biases: Literal["drawn", "stratified"] = Field(
-        "drawn", description="stratified: biases start at quantiles of their law"
-    )
+    frame: Frame = Field("gaussian", description="orthonormal: kernels of the stream start at their limit")
+    biases: Biases = Field("drawn", description="stratified: biases start at quantiles of their law")
 
 
 class TheorySpec(Problem):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from expertp.theory.problem import Floats
+from expertp.errors import InputError
+from expertp.theory.problem import Floats, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,12 @@ class Trajectory:
     def is_monotone(self) -> bool:
         """Whether the loss falls at every step: above the edge of stability noise is amplified."""
         return bool((np.diff(self.loss) < 0).all())
+
+
+def require_finite(problem: Problem, f: Tensor, step: int) -> None:
+    """Refuse outputs that have left all bounds."""
+    if not torch.isfinite(f).all():
+        raise InputError(f"eta={problem.eta:g}: training diverges at step {step}; lower eta or gamma0")
 
 
 def losses(f: Floats, y: Floats) -> Floats:

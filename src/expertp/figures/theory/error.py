@@ -17,9 +17,8 @@ import numpy as np
 from expertp.figures import style
 from expertp.figures.labels import known
 from expertp.figures.theory.sizes import NAMES, size_label
-from expertp.figures.theory.ticks import log_ticks, percentage
-from expertp.theory.compare import DIMENSIONS, Comparison
-from expertp.theory.finite import Size
+from expertp.figures.theory.ticks import log_ticks
+from expertp.theory.compare import DIMENSIONS, Approach, Comparison
 from expertp.wording import count
 
 if TYPE_CHECKING:
@@ -36,36 +35,6 @@ EXPONENTS = {"N": Fraction(-1, 2), "E": Fraction(-1, 2), "n_hid": Fraction(-1), 
 
 
 @dataclass(frozen=True)
-class ErrorLine:
-    """The errors along one dimension, with the power law that fits them best.
-
-    Args:
-        dimension: N, E, n_hid or parameters.
-        sizes: of the networks, from small to large.
-        values: of the dimension.
-        errors: root mean square over seeds of the distance of f to the limit, relative to its size.
-        slope: of the errors, log over log.
-    """
-
-    dimension: str
-    sizes: tuple[Size, ...]
-    values: tuple[float, ...]
-    errors: tuple[float, ...]
-    slope: float
-
-    @property
-    def fixed(self) -> str:
-        """The fields that stand still: "E 64, Ne 32"."""
-        fields = [field for field in NAMES if len({getattr(size, field) for size in self.sizes}) == 1]
-        return size_label(self.sizes[0], fields)
-
-    def fitted(self, value: float) -> float:
-        """Return the fitted error at a value of the dimension."""
-        centre = np.log(self.errors).mean() - self.slope * np.log(self.values).mean()
-        return float(np.exp(centre + self.slope * np.log(value)))
-
-
-@dataclass(frozen=True)
 class ErrorData:
     """All lines.
 
@@ -75,7 +44,7 @@ class ErrorData:
         mc_error: Monte-Carlo error of the limit, relative to f; nan for one replicate.
     """
 
-    lines: tuple[ErrorLine, ...]
+    lines: tuple[Approach, ...]
     n_seeds: int
     mc_error: float
 
@@ -90,7 +59,7 @@ class ErrorData:
         most = max((len(self.of(each)) for each in self.dimensions), default=1)
         return max(1, len(self.dimensions)), 1.2 + 0.08 * most
 
-    def of(self, dimension: str) -> list[ErrorLine]:
+    def of(self, dimension: str) -> list[Approach]:
         """Return the lines of one dimension."""
         return [line for line in self.lines if line.dimension == dimension]
 
@@ -116,13 +85,16 @@ class ErrorData:
 def data(comparison: Comparison) -> ErrorData:
     """Take the errors of a comparison along every dimension of which it has several values."""
     return ErrorData(
-        lines=tuple(
-            ErrorLine(each.dimension, each.networks, each.values, each.errors, each.slope)
-            for each in comparison.approaches()
-        ),
+        lines=comparison.approaches(),
         n_seeds=min((len(each.f_each) for each in comparison.networks.values()), default=0),
         mc_error=comparison.theory.mc_error,
     )
+
+
+def fixed(line: Approach) -> str:
+    """Return the fields that stand still along a line: "E 64, Ne 32"."""
+    fields = [field for field in NAMES if len({getattr(size, field) for size in line.sizes}) == 1]
+    return size_label(line.sizes[0], fields)
 
 
 def draw(figure: Figure, found: ErrorData) -> None:
@@ -144,10 +116,10 @@ def _own_error(found: ErrorData) -> str:
     """Say how well the limit itself is known; one replicate does not tell."""
     if math.isnan(found.mc_error):
         return ""
-    return f",\nMonte-Carlo error {percentage(float(f'{found.mc_error:.1g}'))}"
+    return f",\nMonte-Carlo error {style.percentage(float(f'{found.mc_error:.1g}'))}"
 
 
-def _draw_panel(ax: Axes, lines: Sequence[ErrorLine], exponent: Fraction) -> None:
+def _draw_panel(ax: Axes, lines: Sequence[Approach], exponent: Fraction) -> None:
     style.faint_grid(ax)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -155,7 +127,7 @@ def _draw_panel(ax: Axes, lines: Sequence[ErrorLine], exponent: Fraction) -> Non
         colour, marker = style.size_colour(place, len(lines)), style.marker(place)
         ax.plot(line.values, line.errors, color=colour, marker=marker, linestyle="none")
         ends = [line.values[0], line.values[-1]]
-        label = f"slope {line.slope:.2f}".replace("-", "\N{MINUS SIGN}") + (f" at {line.fixed}" if line.fixed else "")
+        label = f"slope {line.slope:.2f}".replace("-", "\N{MINUS SIGN}") + (f" at {fixed(line)}" if fixed(line) else "")
         # The marker is for the legend only: the line has none.
         ax.plot(ends, [line.fitted(end) for end in ends], color=colour, marker=marker, markevery=[], linewidth=1.2,
                 label=label)  # fmt: skip
@@ -165,7 +137,7 @@ def _draw_panel(ax: Axes, lines: Sequence[ErrorLine], exponent: Fraction) -> Non
     ax.legend(loc="upper left", bbox_to_anchor=(-0.03, -0.12), fontsize=8, handlelength=1.6, borderaxespad=0.1)
 
 
-def _draw_reference(ax: Axes, lines: Sequence[ErrorLine], exponent: Fraction) -> None:
+def _draw_reference(ax: Axes, lines: Sequence[Approach], exponent: Fraction) -> None:
     """Draw the slope of the error law, from where the highest line begins."""
     start, height = max(((line.values[0], line.fitted(line.values[0])) for line in lines), key=lambda point: point[1])
     ends = np.array([start, max(line.values[-1] for line in lines)])

@@ -11,7 +11,7 @@ import numpy as np
 from expertp.figures import style
 from expertp.figures.labels import thinned
 from expertp.figures.theory.sizes import THEORY_DASHES, size_handle, size_label, small_to_large, theory_handle
-from expertp.figures.theory.ticks import log_ticks, percent_ticks
+from expertp.figures.theory.ticks import log_ticks
 from expertp.theory.compare import Comparison
 from expertp.theory.finite import Size
 from expertp.theory.trajectory import Trajectory, losses
@@ -120,7 +120,7 @@ def draw(figure: Figure, found: LossData) -> None:
     lower.axhline(0, color=style.INK, linewidth=1.3, linestyle=THEORY_DASHES)
     for place, each in enumerate(found.sizes):
         _draw_size(lower, found, place, *((np.asarray(curve) - limit) / limit for curve in (*each.seeds, each.mean)))
-    percent_ticks(lower)
+    style.percent_ticks(lower)
     lower.set_ylabel("difference\nto the limit")
     lower.set_xlabel("step")
     handles = {

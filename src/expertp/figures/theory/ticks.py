@@ -1,9 +1,11 @@
-"""Plain numbers on axes that may span less than a decade, and short percentages."""
+"""Plain numbers on axes that may span less than a decade."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
+
+from expertp.figures.style import percentage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,19 +45,3 @@ def log_ticks(ax: Axes, percent: bool = False) -> None:
     ax.set_yticks(ticks)
     ax.set_yticklabels([percentage(tick) if percent else f"{tick:g}" for tick in ticks])
     ax.yaxis.set_minor_locator(NullLocator())
-
-
-def percent_ticks(ax: Axes) -> None:
-    """Write fractions on the y axis as percentages, without digits that are zero for all."""
-    from matplotlib.ticker import FuncFormatter
-
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: percentage(value)))
-
-
-def percentage(share: float) -> str:
-    """Write a share as a percentage.
-
-    >>> percentage(0.1), percentage(-0.025)
-    ('10%', '−2.5%')
-    """
-    return f"{100 * share:.6g}%".replace("-", "\N{MINUS SIGN}")
