@@ -26,7 +26,8 @@ from expertp.theory.trajectory import distance
 
 ACCURACY, NEAR_LIMIT = 0.003, 0.01
 NODES = 16
-NETWORKS = Size(128, 64, 64)
+# Large enough for the mean of many to come within that; at N=128 it stays about 1.8% away, however many there are.
+NETWORKS = Size(256, 64, 64)
 
 
 def least_neurons(solve, problem, reference):
@@ -71,7 +72,7 @@ def against_networks():
         outputs.extend(simulate(problem, NETWORKS, seeds, dtype=torch.float32).f_each)
         times["by_reduced"].append(1e3 * (between - started))
         times["networks"].append(1e3 * (time.perf_counter() - between))
-        if len(outputs) >= 2000:
+        if len(outputs) >= 500:
             raise SystemExit(f"{len(outputs)} networks have not come near the limit")
     ms = {"by_reduced": float(np.median(times["by_reduced"])), "networks": sum(times["networks"])}
     size = f"N={NETWORKS.N}, E={NETWORKS.E}, Ne={NETWORKS.n_hid}"

@@ -150,7 +150,7 @@ def networks_approach(full: bool) -> Iterator[Check]:
 
 def every_term_counts(full: bool) -> Iterator[Check]:
     """4: leaving a term out is seen."""
-    networks = near_the_limit(SMALL, Size(256, 64, 256), 16 if full else 4)
+    networks = near_the_limit(SMALL, Size(256, 128, 512), 16 if full else 4)
     sampling = Sampling(nodes=32, neurons=128 if full else 32, replicates=2, dtype=torch.float64)
     whole = kernel.solve(SMALL, sampling)
     kept = distance(whole.f, networks.f)
