@@ -43,7 +43,7 @@ def study_spec(data: Path, **changes) -> StudySpec:
         "grids": {"log2_lr": [-10, -9, -8, -7, -6, -5, -4], "log2_init_std": [-6, -5, -4, -3, -2]},
         "seeds": [0, 1, 2],
         "contrasts": {
-            "sp": {"axes": ["width"], "retune": {"width": [32, 128]}, "init_std": 2.0**-3},
+            "sp": {"axes": ["width"], "retune": {"width": [32, 128]}, "hps": {"init_std": 2.0**-3}},
             "fan_in_down": {"axes": ["alpha"]},
         },
         **changes,

@@ -28,11 +28,12 @@ LAYERS = (
     ("sweep", "standing"),
     ("executors",),
     ("bench",),
-    ("coordcheck", "tune"),
+    ("coordcheck",),
     ("analysis",),
-    ("refine",),
+    ("refine", "tune"),
     ("figures",),
     ("report",),
+    ("paper",),
     ("cli",),
 )
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}

@@ -67,12 +67,31 @@ def test_fixed_topk_needs_the_permission_that_its_runs_carry():
 
 
 def test_a_contrast_is_copied_to_every_size_and_swept_where_it_is_tuned():
-    own = "contrasts={sp: {axes: [width], retune: {width: [64, 256]}, lr: 1/256}}"
+    own = "contrasts={sp: {axes: [width], retune: {width: [64, 256]}, hps: {lr: 1/256}}}"
     runs = [run for run in expand(study(own)) if run.hps.rules == "sp"]
     lrs = {n_embd: {run.hps.lr for run in runs if run.model.n_embd == n_embd} for n_embd in (64, 128, 256)}
     assert lrs[128] == {1 / 256}
     assert lrs[64] == lrs[256] == {2.0**x for x in range(-9, -3)}
     assert {run.model.n_layer for run in runs} == {2}
+
+
+def test_a_contrast_may_change_any_hyperparameter_and_its_runs_are_known_by_it():
+    own = "contrasts={ones: {axes: [width], retune: {width: [64]}, hps: {constants: ones}}, sp: {axes: [width]}}"
+    spec = study(own, "hps.constants=paper")
+    assert (spec.hps_of("ones").constants, spec.hps_of("ones").rules) == ("ones", "expertp")
+    assert spec.hps_of("sp").rules == "sp"
+    found = {name: [run for run in expand(spec) if spec.contrast_of(run.hps) == name] for name in ("", "ones", "sp")}
+    assert sum(map(len, found.values())) == len(expand(spec))
+    assert {run.hps.constants for run in found["ones"]} == {"ones"}
+    assert {run.hps.lr for run in found["ones"]} == {2.0**x for x in spec.grid("log2_lr")}
+    assert {(run.hps.rules, run.hps.constants) for run in found[""]} == {("expertp", "paper")}
+
+
+def test_contrasts_that_differ_in_a_swept_value_only_are_told_apart_where_they_can_be():
+    spec = study("contrasts={low: {axes: [width], hps: {lr: 1/1024}}, high: {axes: [width], hps: {lr: 1/2}}}")
+    assert spec.contrast_of(spec.hps_of("high")) == "high"
+    assert spec.contrast_of(spec.hps_of("low")) == "low"
+    assert spec.contrast_of(spec.hps) == ""
 
 
 def test_a_refinement_adds_cells_to_one_curve_of_one_axis():
@@ -102,6 +121,9 @@ BAD = {
     "half a layer": (["axes={depth: [2, 2.5]}", ALONE], "axes.depth: 2.5 is not a whole number"),
     "contrast": (["contrasts={sp: {axes: [wdth]}}"], "no axis 'wdth'; did you mean 'width'?"),
     "retune": (["contrasts={sp: {axes: [width], retune: {width: [512]}}}"], "no size 512; it has 64, 128, 256"),
+    "contrast of nothing": (["contrasts={ones: {axes: [width]}}"], "contrasts.ones changes nothing; give it hps"),
+    "contrast's field": (["contrasts={x: {axes: [width], hps: {lrr: 1}}}"], "contrasts.x.hps: no 'lrr'; did you mean"),
+    "contrast's value": (["contrasts={x: {axes: [width], hps: {lr: -1}}}"], "contrasts.x.hps: lr"),
     "refined axis": (["refinements=[{axis: wdth, hp: log2_lr}]"], "no axis 'wdth'; did you mean 'width'?"),
     "batch": (["train.batch_tokens=100"], "batch_tokens"),
     "enormous lr": (["grids.log2_lr=[-6, 2000]"], "grids.log2_lr"),

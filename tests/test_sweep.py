@@ -63,6 +63,18 @@ def test_a_study_is_trained_once_and_a_larger_grid_reuses_its_runs(data, tmp_pat
     assert {run.hps.lr for run in trained} == {2.0**-5}
 
 
+def test_studies_of_one_place_share_the_runs_that_they_have_in_common(data, tmp_path):
+    one = open_study(tmp_path / "studies" / "one", tiny_study(data), "../../cells")
+    other = open_study(tmp_path / "studies" / "other", tiny_study(data, grid=(-8, -6, -4)), "../../cells")
+    work(one, should_stop=lambda: False)
+    assert len(list((tmp_path / "cells").glob("*/summary.json"))) == len(one.runs)
+    assert not (tmp_path / "studies" / "one" / "runs").exists()
+    there = [result.status for result in read_study(other.path).results()]
+    assert (there.count("finished"), there.count("missing")) == (len(one.runs), 2 * 2)
+    work(read_study(other.path), should_stop=lambda: False)
+    assert other.has_ended()
+
+
 def test_a_run_that_fails_is_tried_once_more_and_then_listed(data, tmp_path, monkeypatch):
     tries = []
     original = sweep.train

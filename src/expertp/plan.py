@@ -149,13 +149,15 @@ def plan(
     )
 
 
+def named_constants(constants: str | Mapping[str, float]) -> Mapping[str, float]:
+    """Return the constants of a preset, or those given, by name; what is not there is one."""
+    return {"ones": {}, "paper": PAPER_CONSTANTS}[constants] if isinstance(constants, str) else constants
+
+
 def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, str], float]:
     """Turn a preset or a mapping of names such as `router_lr` into {(group, "lr" or "init"): factor}."""
-    named: Mapping[str, float] = (
-        {"ones": {}, "paper": PAPER_CONSTANTS}[constants] if isinstance(constants, str) else constants
-    )
     resolved: dict[tuple[str, str], float] = {}
-    for name, factor in named.items():
+    for name, factor in named_constants(constants).items():
         family, _, what = name.rpartition("_")
         groups = CONSTANT_FAMILIES.get(family, ())
         if what not in ("lr", "init") or not groups or (what == "init" and EXPERTP.rows[groups[0]].init is None):

@@ -65,7 +65,7 @@ def refine(
             return directory
         cells = tuple(each.cells for each in chosen)
         study = directory.study.replace(refinements=(*directory.study.refinements, *cells))
-        directory = open_study(directory.path, study)
+        directory = open_study(directory.path, study, directory.cells)
         results = run_study(directory, executor, is_over, follow(directory))
         if left_over := sum(result.status not in ENDED for result in results):
             say(f"stopped with {left_over} of these runs not finished; the same command goes on with them")

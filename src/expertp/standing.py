@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from expertp.forecast import with_all_models
-from expertp.spec import ModelSpec, RuleSetName
+from expertp.spec import ModelSpec
 from expertp.study import StudySpec
 from expertp.study_store import DONE, ENDED, Result, StudyDirectory
 
@@ -19,7 +19,7 @@ class ModelStanding:
     """The runs of one model under one rule set.
 
     Args:
-        rules: the rule set.
+        rules: the rule set, or the name of a contrast.
         model: the model.
         total: runs that the study means.
         finished: runs that have ended well.
@@ -29,7 +29,7 @@ class ModelStanding:
         loss: that median.
     """
 
-    rules: RuleSetName
+    rules: str
     model: ModelSpec
     total: int
     finished: int
@@ -142,14 +142,14 @@ def _counts(results: Iterable[Result], running: tuple[RunUnderWay, ...]) -> dict
 
 
 def _models(study: StudySpec, results: Sequence[Result]) -> tuple[ModelStanding, ...]:
-    groups = defaultdict[tuple[RuleSetName, ModelSpec], list[Result]](list)
+    groups = defaultdict[tuple[str, ModelSpec], list[Result]](list)
     for result in sorted(results, key=lambda result: result.run.model.flops_per_token()):
-        groups[result.run.hps.rules, result.run.model].append(result)
+        groups[study.contrast_of(result.run.hps) or study.hps.rules, result.run.model].append(result)
     ordered = sorted(groups.items(), key=lambda group: group[0][0] != study.hps.rules)
     return tuple(_model(rules, model, study.hps_of(rules).init_std, group) for (rules, model), group in ordered)
 
 
-def _model(rules: RuleSetName, model: ModelSpec, init_std: float, results: Sequence[Result]) -> ModelStanding:
+def _model(rules: str, model: ModelSpec, init_std: float, results: Sequence[Result]) -> ModelStanding:
     status = Counter(result.status for result in results)
     best = _best_lr([result for result in results if result.run.hps.init_std == init_std])
     return ModelStanding(

@@ -243,19 +243,40 @@ def read_run(path: str | Path) -> RunDirectory:
     return RunDirectory(path, run_from_tree(tree, f"{path}/run.json"), *rest)
 
 
+def write_ended_run(
+    path: Path, run: RunSpec, identity: str, data_hash: str, summary: Mapping[str, Any], metrics: str
+) -> None:
+    """Write a run that has ended elsewhere and of which only results are known: nothing can go on from it."""
+    path.mkdir(parents=True, exist_ok=True)
+    record = _as_record(run, identity, data_hash, None, {"imported": True})
+    write_atomically(path / "run.json", json.dumps(record, indent=2).encode())
+    write_atomically(path / "metrics.jsonl", metrics.encode())
+    write_atomically(path / "summary.json", json.dumps(summary, indent=2).encode())
+
+
 def _write_run(path: Path, run: RunSpec, dataset: Dataset, environment: Mapping[str, Any]) -> None:
     if dataset.tokenizer is not None:
         save_tokenizer(dataset.tokenizer, dataset.path, path)
-    record = {
+    record = _as_record(run, run_id(run, dataset.content_hash), dataset.content_hash, dataset.tokenizer, environment)
+    write_atomically(path / "run.json", json.dumps(record, indent=2).encode())
+
+
+def _as_record(
+    run: RunSpec,
+    identity: str,
+    data_hash: str,
+    tokenizer: TokenizerIdentity | None,
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
+    return {
         "format": FORMAT,
-        "identity": run_id(run, dataset.content_hash),
-        "data_hash": dataset.content_hash,
-        "tokenizer": asdict(dataset.tokenizer) if dataset.tokenizer else None,
+        "identity": identity,
+        "data_hash": data_hash,
+        "tokenizer": asdict(tokenizer) if tokenizer else None,
         "run": run.to_tree(),
         "environment": dict(environment),
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    write_atomically(path / "run.json", json.dumps(record, indent=2).encode())
 
 
 def _difference(there: RunDirectory, run: RunSpec, data_hash: str) -> str:

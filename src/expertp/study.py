@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -62,16 +63,20 @@ class JointSpec(Spec):
 
 
 class ContrastSpec(Spec):
-    """Another rule set beside the study's own.
+    """Another rule set or other hyperparameters beside the study's own.
 
-    Its hyperparameters are its own optimum at the base. They are copied to every size of its axes (zero-shot), and the
-    grids are swept at the sizes that `retune` names; the base is one of them where the contrast must show its optimum.
+    What it changes belongs to the base, such as its own optimum there. It is copied to every size of its axes
+    (zero-shot), and the grids are swept at the sizes that `retune` names; the base is one of them where the contrast
+    must show its optimum.
     """
 
     axes: tuple[str, ...] = Field(min_length=1, description="where it is trained")
     retune: dict[str, Sizes] = Field(default_factory=dict, description="axis -> sizes at which grids are swept anew")
-    lr: Ratio | None = Field(None, gt=0, description="tuned at the base; null: the study's")
-    init_std: Ratio | None = Field(None, gt=0, description="tuned at the base; null: the study's")
+    hps: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what differs in the base's hyperparameters, such as {lr: 1/128, constants: ones}; a contrast with "
+        "the name of a rule set has its rules",
+    )
 
 
 class GridSpec(Spec):
@@ -114,7 +119,9 @@ class StudySpec(Spec):
     joint: dict[str, JointSpec] = Field(default_factory=dict, description="scalings of several dimensions, by name")
     grids: GridSpec = Field(description="learning rates and init stds")
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 1, 2), min_length=1, description="init and data order")
-    contrasts: dict[RuleSetName, ContrastSpec] = Field(default_factory=dict, description="other rule sets beside it")
+    contrasts: dict[str, ContrastSpec] = Field(
+        default_factory=dict, description="other rule sets, or other hyperparameters, beside it, by name"
+    )
     verdict: VerdictSpec | None = Field(default_factory=VerdictSpec, description="thresholds; null: nothing is judged")
     refinements: tuple[RefinementSpec, ...] = Field((), description="further cells, axis by axis")
     allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
@@ -136,6 +143,11 @@ class StudySpec(Spec):
         for rules, contrast in self.contrasts.items():
             if rules == self.hps.rules:
                 raise ValueError(f"contrasts.{rules} is the study's own rule set; name another")
+            if self._contrast_hps(rules) == self.hps:
+                raise ValueError(
+                    f"contrasts.{rules} changes nothing; give it hps, or the name of a rule set: "
+                    f"{did_you_mean(rules, get_args(RuleSetName))}"
+                )
             for axis in (*contrast.axes, *contrast.retune):
                 if axis not in self.axis_names:
                     raise ValueError(f"contrasts.{rules}: no axis '{axis}'; {did_you_mean(axis, self.axis_names)}")
@@ -182,7 +194,7 @@ class StudySpec(Spec):
         """Return the hyperparameters that are swept on an axis."""
         return tuple(hp for hp in self._scalings[axis].sweep if self.grid(hp))
 
-    def swept(self, axis: str, model: ModelSpec, rules: RuleSetName) -> tuple[HP, ...]:
+    def swept(self, axis: str, model: ModelSpec, rules: str) -> tuple[HP, ...]:
         """Return the hyperparameters that are swept at a model: a contrast is tuned anew in full, or not at all."""
         if rules == self.hps.rules:
             return self.sweep(axis)
@@ -227,11 +239,34 @@ class StudySpec(Spec):
         by_scale = {scale_of(model, self.base): model for model in (self.base, *made)}
         return dict(sorted(by_scale.items()))
 
-    def hps_of(self, rules: RuleSetName) -> BaseHPs:
-        """Return the base hyperparameters of the study's rule set or of a contrast."""
-        own = self.contrasts.get(rules)
-        tuned = {name: value for name in ("lr", "init_std") if own and (value := getattr(own, name)) is not None}
-        return self.hps.replace(rules=rules, **tuned)
+    def hps_of(self, rules: str) -> BaseHPs:
+        """Return the base hyperparameters of the study's own rule set, of a contrast or of any other rule set."""
+        return self.hps if rules == self.hps.rules else self._contrast_hps(rules)
+
+    def contrast_of(self, hps: BaseHPs) -> str:
+        """Return the contrast that a run belongs to, be its grids swept or not; nothing for the study's own runs."""
+        wanted = dict(hps)
+        swept = {field: wanted[field] for field in FIELD_OF.values()}
+        names = [name for name, known in self._known_hps.items() if {**known, **swept} == wanted]
+        name = next((name for name in names if self._known_hps[name] == wanted), names[0])
+        return "" if name == self.hps.rules else name
+
+    @cached_property
+    def _known_hps(self) -> dict[str, dict[str, Any]]:
+        return {name: dict(self.hps_of(name)) for name in (self.hps.rules, *self.contrasts)}
+
+    def _contrast_hps(self, name: str) -> BaseHPs:
+        rules = {"rules": name} if name in get_args(RuleSetName) else {}
+        contrast = self.contrasts.get(name)
+        changes = contrast.hps if contrast is not None else {}
+        for field in changes:
+            if field not in BaseHPs.model_fields:
+                raise ValueError(f"contrasts.{name}.hps: no '{field}'; {did_you_mean(field, BaseHPs.model_fields)}")
+        try:
+            return self.hps.replace(**rules, **changes)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"contrasts.{name}.hps: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
     def seeded(self, model: ModelSpec, hps: BaseHPs, seeds: tuple[int, ...] | None = None) -> tuple[RunSpec, ...]:
         """Return one run per seed."""
@@ -246,11 +281,11 @@ class StudySpec(Spec):
             for seed in seeds or self.seeds
         )
 
-    def centre(self, model: ModelSpec, rules: RuleSetName) -> tuple[RunSpec, ...]:
+    def centre(self, model: ModelSpec, rules: str) -> tuple[RunSpec, ...]:
         """Return the runs of a model with the base's hyperparameters as they are, one per seed."""
         return self.seeded(model, self.hps_of(rules))
 
-    def curve(self, axis: str, model: ModelSpec, rules: RuleSetName, hp: HP) -> tuple[tuple[RunSpec, ...], ...]:
+    def curve(self, axis: str, model: ModelSpec, rules: str, hp: HP) -> tuple[tuple[RunSpec, ...], ...]:
         """Return the runs of a loss curve: per value of the axis's grid one run per seed."""
         hps, seeds = self.hps_of(rules), self.seeds_of(axis, hp)
         grid = self.grid(hp, axis)

@@ -1,7 +1,7 @@
 """The directory of a study: the only module that knows its file names.
 
-study.json    what the study is, the hash of its data and the device that it runs on
-runs/NAME/    one run each, as `expertp train` leaves it
+study.json    what the study is, the hash of its data, the device that it runs on and where its runs are
+runs/NAME/    one run each, as `expertp train` leaves it; studies may share these, in a directory beside theirs
 failures/     IDENTITY.json: why a run has failed
 workers/      PID.json: the run that a worker is at; NUMBER.log: what it had to say
 results.csv   one row per run
@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,7 @@ FORMAT = 1
 # What all runs of a study share. Where one of these differs, it is another study; axes, grids and seeds may grow.
 SHARED = ("base", "hps", "train")
 NOT_SHARED = {*OPERATIONAL["train"], "seed"}
-FOLDERS = ("runs", "failures", "workers")
+FOLDERS = ("failures", "workers")
 # How often a run may fail before it is given up.
 TRIES = 2
 DONE = ("finished", "diverged")
@@ -65,6 +65,7 @@ class StudyDirectory:
     study: StudySpec
     data_hash: str
     device: str
+    cells: str = "runs"  # where the runs are, seen from `path`
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
@@ -74,7 +75,7 @@ class StudyDirectory:
 
     def place(self, identity: str) -> Path:
         """Return a run's directory; its name is for people, and nothing reads it."""
-        return self.path / "runs" / f"{_slug(self.runs[identity])}-{identity[:8]}"
+        return self.path / self.cells / f"{_slug(self.runs[identity])}-{identity[:8]}"
 
     def directory(self, identity: str) -> RunDirectory | None:
         """Return the run in its directory, or None when it has not begun."""
@@ -168,15 +169,16 @@ class StudyDirectory:
     def changed_at(self) -> int:
         """Return when the study, the end of a run or what stands beside it was last written, in nanoseconds."""
         beside = ("coordcheck*/coordcheck.json", "theory/compare.json")
-        patterns = ("study.json", "runs/*/summary.json", "failures/*.json", *beside)
-        return max(path.stat().st_mtime_ns for pattern in patterns for path in self.path.glob(pattern))
+        found = [path for pattern in ("study.json", "failures/*.json", *beside) for path in self.path.glob(pattern)]
+        found += (self.path / self.cells).glob("*/summary.json")
+        return max(path.stat().st_mtime_ns for path in found)
 
     def write_table(self) -> list[Result]:
         """Write results.csv, one row per run in an order that does not depend on who ran it; return the results."""
         text, results = io.StringIO(), self.results()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_row(result) for result in results)
+        writer.writerows({"contrast": self.study.contrast_of(each.run.hps), **_row(each)} for each in results)
         _write_among_others(self.path / "results.csv", text.getvalue().encode())
         return results
 
@@ -184,7 +186,7 @@ class StudyDirectory:
 VARIED = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
 SETTINGS = ("log2_lr", "log2_init_std", "seed", "parameters", "active_parameters")
 OUTCOMES = ("status", "step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds", "error")
-COLUMNS = ("identity", "rules", *VARIED, *SETTINGS, *OUTCOMES)
+COLUMNS = ("identity", "contrast", "rules", *VARIED, *SETTINGS, *OUTCOMES)
 
 
 def _row(result: Result) -> dict[str, Any]:
@@ -202,20 +204,28 @@ def _row(result: Result) -> dict[str, Any]:
     }
 
 
-def open_study(path: str | Path, study: StudySpec) -> StudyDirectory:
-    """Put a study into a directory: a new one, or one that holds this study with other sizes, values or seeds."""
-    directory = preview_study(path, study)
+def open_study(path: str | Path, study: StudySpec, cells: str = "runs") -> StudyDirectory:
+    """Put a study into a directory: a new one, or one that holds this study with other sizes, values or seeds.
+
+    Args:
+        path: the directory.
+        study: what must exist in it.
+        cells: where its runs are, seen from there; studies that give the same place share the runs that they have in
+            common.
+    """
+    directory = replace(preview_study(path, study), cells=cells)
     directory.path.mkdir(parents=True, exist_ok=True)
     record = {
         "format": FORMAT,
         "data_hash": directory.data_hash,
         "device": directory.device,
+        "cells": directory.cells,
         "study": directory.study.to_tree(),
     }
     text, place = json.dumps(record, indent=2).encode(), directory.path / "study.json"
     if not place.exists() or place.read_bytes() != text:  # what has not changed keeps its time
         _write_among_others(place, text)
-    for folder in FOLDERS:
+    for folder in (cells, *FOLDERS):
         (directory.path / folder).mkdir(exist_ok=True)
     return directory
 
@@ -225,7 +235,7 @@ def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
     path, device = Path(path), resolve_device(study.train)
     dataset = open_dataset(study.train.data)
     check_vocab(dataset, study.base.vocab_size)
-    for run in {(run.model, run.hps.rules): run for run in expand(study)}.values():
+    for run in {(run.model, study.contrast_of(run.hps)): run for run in expand(study)}.values():
         plan_run(run)
     data_hash = dataset.content_hash
     if (path / "study.json").exists():
@@ -248,7 +258,7 @@ def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
         study = _with_refinements(study, before.study.refinements)
         if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys()):
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
-    elif path.exists() and any(entry.name not in FOLDERS for entry in path.iterdir()):
+    elif path.exists() and any(entry.name not in ("runs", *FOLDERS) for entry in path.iterdir()):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
     return StudyDirectory(path, study, data_hash, device)
 
@@ -265,13 +275,14 @@ def read_study(path: str | Path) -> StudyDirectory:
     try:
         record = json.loads((path / "study.json").read_text(encoding="utf-8"))
         tree, data_hash, device = record["study"], record["data_hash"], record["device"]
+        cells = record.get("cells", "runs")
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"{path}/study.json: damaged; remove it and run `expertp sweep` with the study file again"
         ) from None
-    return StudyDirectory(path, build(StudySpec, tree, f"{path}/study.json:"), data_hash, device)
+    return StudyDirectory(path, build(StudySpec, tree, f"{path}/study.json:"), data_hash, device, cells)
 
 
 def _slug(run: RunSpec) -> str:

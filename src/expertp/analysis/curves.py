@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from expertp.spec import RuleSetName, RunSpec
+from expertp.spec import RunSpec
 from expertp.study import FIELD_OF, HP, StudySpec
 from expertp.study_store import Result
 
@@ -22,7 +22,7 @@ class Curve:
         axis: the axis that the model lies on.
         scale: how many times the base it is.
         size: the same in the unit of the axis.
-        rules: the rule set.
+        rules: the rule set, or the name of a contrast.
         hp: what the grid moves.
         log2_values: the grid, increasing.
         losses: `losses[value][seed]`; inf where a run has diverged, nan where there is no result.
@@ -33,7 +33,7 @@ class Curve:
     axis: str
     scale: float
     size: float
-    rules: RuleSetName
+    rules: str
     hp: HP
     log2_values: tuple[float, ...]
     losses: tuple[tuple[float, ...], ...]
@@ -87,7 +87,7 @@ class StudyTable:
         """Return how a run of the study stands; None where the results do not tell."""
         return self._by_run.get(_key(run))
 
-    def curve(self, axis: str, scale: float, rules: RuleSetName, hp: HP) -> Curve | None:
+    def curve(self, axis: str, scale: float, rules: str, hp: HP) -> Curve | None:
         """Return a model's loss curve, or None where the study does not sweep it."""
         model = self.study.models(axis).get(scale)
         if model is None or hp not in self.study.swept(axis, model, rules):
@@ -105,12 +105,12 @@ class StudyTable:
             seeds=self.study.seeds_of(axis, hp),
         )
 
-    def curves(self, axis: str, rules: RuleSetName, hp: HP) -> dict[float, Curve]:
+    def curves(self, axis: str, rules: str, hp: HP) -> dict[float, Curve]:
         """Return the loss curves of an axis by scale, those that the study sweeps."""
         found = {scale: self.curve(axis, scale, rules, hp) for scale in self.study.models(axis)}
         return {scale: curve for scale, curve in found.items() if curve is not None}
 
-    def zero_shot(self, axis: str, scale: float, rules: RuleSetName) -> tuple[float, ...]:
+    def zero_shot(self, axis: str, scale: float, rules: str) -> tuple[float, ...]:
         """Return the losses of a model with the base's hyperparameters as they are, one per seed of the study."""
         return tuple(map(self._loss, self.study.centre(self.study.models(axis)[scale], rules)))
 

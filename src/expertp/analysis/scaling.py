@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from expertp.analysis.curves import StudyTable
-from expertp.spec import ModelSpec, RuleSetName
+from expertp.spec import ModelSpec
 
 Parameters = Literal["total", "active", "non_embedding"]
 MIN_SIZES = 3
@@ -66,7 +66,7 @@ def fit_power_law(x: Sequence[float], losses: Sequence[float]) -> PowerLaw | Non
     return PowerLaw(float(np.exp(log_loss.mean() - slope * log_x.mean())), -slope, r2)
 
 
-def scaling_fit(table: StudyTable, parameters: Parameters, axis: str, rules: RuleSetName) -> ScalingFit | None:
+def scaling_fit(table: StudyTable, parameters: Parameters, axis: str, rules: str) -> ScalingFit | None:
     """Fit the zero-shot losses of an axis; None with fewer than 3 sizes of which every seed has finished.
 
     One axis at a time: at the same number of parameters, depth and experts do not buy the same loss.

@@ -16,7 +16,6 @@ import numpy as np
 from expertp.analysis.curves import StudyTable
 from expertp.figures import style
 from expertp.figures.labels import LOSS, Cell, axis_title, cell, size_label
-from expertp.spec import RuleSetName
 from expertp.study import HPS
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ class Comparison:
 class ContrastData:
     """Ours and a contrast at all sizes of the contrast's axes."""
 
-    ours: RuleSetName
-    rules: RuleSetName
+    ours: str
+    rules: str
     sizes: tuple[Comparison, ...]
 
     @property
@@ -92,7 +91,7 @@ def _columns(name: str, losses: Cell | None) -> dict[str, Any]:
     return {f"{name} {part}": getattr(losses, part) if losses else None for part in ("median", "n", "diverged")}
 
 
-def data(table: StudyTable, rules: RuleSetName) -> ContrastData:
+def data(table: StudyTable, rules: str) -> ContrastData:
     """Compare every size of a contrast's axes."""
     study = table.study
     sizes = []
@@ -116,7 +115,7 @@ def data(table: StudyTable, rules: RuleSetName) -> ContrastData:
     return ContrastData(study.hps.rules, rules, tuple(sizes))
 
 
-def _retuned(table: StudyTable, axis: str, scale: float, rules: RuleSetName) -> tuple[tuple[float, ...], str]:
+def _retuned(table: StudyTable, axis: str, scale: float, rules: str) -> tuple[tuple[float, ...], str]:
     """Return the losses of the contrast's best cell at a size, one per seed of the study, and where it lies.
 
     The best is taken by the median of all that was swept there, the copied values included: it cannot be worse than

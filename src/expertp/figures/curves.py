@@ -11,8 +11,7 @@ import numpy as np
 from expertp.analysis.curves import Curve, StudyTable
 from expertp.analysis.optimum import Optimum, estimate_optimum, pooled_noise
 from expertp.figures import style
-from expertp.figures.labels import HP_TITLES, LOSS, Cell, axis_title, cell, known, size_label
-from expertp.spec import RuleSetName
+from expertp.figures.labels import BASE, HP_TITLES, LOSS, Cell, axis_title, cell, known, size_label
 from expertp.study import HP, HPS
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Panel:
     """All sizes of one axis under one rule set, over one hyperparameter; `lines` is empty where nothing is swept."""
 
     axis: str
-    rules: RuleSetName
+    rules: str
     hp: HP
     lines: tuple[Line, ...]
     base_optimum: float | None
@@ -75,7 +74,7 @@ class CurvesData:
 
     panels: tuple[Panel, ...]
     columns: int
-    reference: RuleSetName | None = None
+    reference: str | None = None
 
     @property
     def shape(self) -> tuple[float, float]:
@@ -123,7 +122,7 @@ def data(table: StudyTable, optima: Mapping[tuple[str, HP], Mapping[float, Optim
 
 
 def contrast_data(
-    table: StudyTable, rules: RuleSetName, optima: Mapping[tuple[str, HP], Mapping[float, Optimum]]
+    table: StudyTable, rules: str, optima: Mapping[tuple[str, HP], Mapping[float, Optimum]]
 ) -> CurvesData | None:
     """Gather a contrast's curves beside the study's own, axis by axis; None where the study sweeps none of them."""
     study = table.study
@@ -141,7 +140,17 @@ def contrast_data(
     return CurvesData(tuple(panels), 2 * len(axes), rules) if panels else None
 
 
-def panel(table: StudyTable, axis: str, rules: RuleSetName, hp: HP, optima: Mapping[float, Optimum] | None) -> Panel:
+def base_data(table: StudyTable, hp: HP, names: Mapping[str, str]) -> CurvesData:
+    """Gather the base's own curves under several contrasts in one panel; names are what the picture calls them."""
+    axis, lines = table.study.axis_names[0], []
+    found = {name: curve for name in names if (curve := table.curve(axis, 1.0, name, hp))}
+    for place, (name, curve) in enumerate(found.items()):
+        cells = tuple(map(cell, curve.losses))
+        lines.append(Line(names[name], (place, len(found)), curve.size, 1.0, curve.log2_values, cells, None))
+    return CurvesData((Panel(BASE, table.study.hps.rules, hp, tuple(lines), None, None),), 1)
+
+
+def panel(table: StudyTable, axis: str, rules: str, hp: HP, optima: Mapping[float, Optimum] | None) -> Panel:
     """Gather one panel; optima that nobody has estimated yet are estimated here."""
     curves = table.curves(axis, rules, hp)
     if optima is None and curves:

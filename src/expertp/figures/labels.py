@@ -10,7 +10,10 @@ import numpy as np
 
 from expertp.study import HP, StudySpec
 
+# What stands in the place of an axis where only the base is shown.
+BASE = "base"
 AXIS_TITLES = {
+    BASE: "at the base",
     "width": "width (n_embd)",
     "depth": "depth (n_layer)",
     "experts": "experts (n_exp)",

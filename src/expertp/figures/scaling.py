@@ -11,7 +11,6 @@ from expertp.analysis.curves import StudyTable
 from expertp.analysis.scaling import Parameters, ScalingFit, scaling_fit
 from expertp.figures import style
 from expertp.figures.labels import known
-from expertp.wording import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +93,7 @@ def _draw_panel(ax: Axes, fits: list[tuple[str, ScalingFit]], axes: list[str]) -
         laws = [fit.law(value) for value in fine]
         ax.plot(fine, laws, color=colour, linewidth=1.2, marker=style.marker(place), markevery=[], label=label)
     counts = sorted({point.parameters for _, fit in fits for point in fit.points})
-    _parameter_ticks(ax, counts)
+    style.parameter_ticks(ax, counts)
     ax.yaxis.set_major_locator(MaxNLocator(5))
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.2f}"))
     ax.yaxis.set_minor_locator(NullLocator())
@@ -102,19 +101,3 @@ def _draw_panel(ax: Axes, fits: list[tuple[str, ScalingFit]], axes: list[str]) -
     ax.set_xlabel("parameters")
     # Below the panel: four lines of text would hide what they are about.
     ax.legend(loc="upper left", bbox_to_anchor=(-0.03, -0.24), fontsize=8, handlelength=1.2, borderaxespad=0.1)
-
-
-def _parameter_ticks(ax: Axes, counts: list[int]) -> None:
-    """Put up to five round numbers on a logarithmic axis that may span less than a decade."""
-    from matplotlib.ticker import NullLocator
-
-    low, high = 0.9 * min(counts), 1.1 * max(counts)
-    round_numbers = [digit * 10.0**power for power in range(2, 13) for digit in (1, 1.5, 2, 3, 4, 5, 7)]
-    ticks: list[float] = []
-    for number in round_numbers:
-        if low <= number <= high and (not ticks or number / ticks[-1] > (high / low) ** 0.2):
-            ticks.append(number)
-    ax.set_xticks(ticks)
-    ax.set_xticklabels([count(number) for number in ticks])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlim(low, high)

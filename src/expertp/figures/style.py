@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from expertp.wording import count
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -105,6 +107,21 @@ def scale_ticks(ax: Axes, scales: Sequence[float]) -> None:
     ax.xaxis.set_minor_locator(_no_ticks())
     low, high = values[0], values[-1]
     ax.set_xlim(low / 1.25, high * 1.25)
+
+
+def parameter_ticks(ax: Axes, counts: Sequence[int]) -> None:
+    """Make the x axis logarithmic over numbers of parameters, with up to five round ones, be it less than a decade."""
+    low, high = 0.9 * min(counts), 1.1 * max(counts)
+    round_numbers = [digit * 10.0**power for power in range(2, 13) for digit in (1, 1.5, 2, 3, 4, 5, 7)]
+    ticks: list[float] = []
+    for number in round_numbers:
+        if low <= number <= high and (not ticks or number / ticks[-1] > (high / low) ** 0.2):
+            ticks.append(number)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ticks)
+    ax.set_xticklabels([count(number) for number in ticks])
+    ax.xaxis.set_minor_locator(_no_ticks())
+    ax.set_xlim(low, high)
 
 
 def legend_above(ax: Axes) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from expertp.analysis.curves import StudyTable
 from expertp.analysis.optimum import Optimum
 from expertp.analysis.transfer import StudyVerdict, judge
-from expertp.spec import ModelSpec, RuleSetName, RunSpec
+from expertp.spec import ModelSpec, RunSpec
 from expertp.study import HP, StudySpec
 from expertp.study_store import DONE, Result, StudyDirectory
 
@@ -44,16 +44,20 @@ class Reading:
         models = [model for axis in self.study.axis_names for model in self.study.models(axis).values()]
         return max(models, key=lambda model: (model.counts().total, model.flops_per_token()))
 
-    def records(self, model: ModelSpec, rules: RuleSetName) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+    def records(self, model: ModelSpec, rules: str) -> Mapping[int, Sequence[Mapping[str, Any]]]:
         """Return metrics.jsonl by seed, of the runs with the base's hyperparameters that have ended."""
         key = f"{rules} {model.model_dump_json()}"
         if key not in self._records:
-            found = {}
-            for result in self._ended(self.study.centre(model, rules)):
-                if run := self.directory.directory(result.identity):
-                    found[result.run.train.seed] = run.metrics()
-            self._records[key] = found
+            self._records[key] = self.records_of(self.study.centre(model, rules))
         return self._records[key]
+
+    def records_of(self, runs: Iterable[RunSpec]) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+        """Return metrics.jsonl by seed, of those among some runs that have ended."""
+        found = {}
+        for result in self._ended(runs):
+            if run := self.directory.directory(result.identity):
+                found[result.run.train.seed] = run.metrics()
+        return found
 
     def _ended(self, runs: Iterable[RunSpec]) -> list[Result]:
         found = [self.table.result(run) for run in runs]
@@ -72,7 +76,7 @@ class Reading:
         statuses = Counter[str](result.status if result else "missing" for result in found)
         return f"n = {n} seeds a {what}; {describe_counts(statuses)}"
 
-    def zero_shot_counts(self, rules: RuleSetName) -> str:
+    def zero_shot_counts(self, rules: str) -> str:
         """Say how the runs with the base's hyperparameters stand."""
         study = self.study
         axes = study.axis_names if rules == study.hps.rules else study.contrasts[rules].axes

@@ -15,7 +15,6 @@ from expertp.figures.labels import Cell, axis_title, signed
 from expertp.figures.save import Drawing, render
 from expertp.report.reading import Reading
 from expertp.report.views import Item, Missing, Note, Picture, Section, Table
-from expertp.spec import RuleSetName
 from expertp.study import HPS
 from expertp.study_store import ENDED
 
@@ -86,7 +85,7 @@ def _curves(reading: Reading, album: Album) -> Section:
     )
 
 
-def _curve_counts(reading: Reading, rules: RuleSetName | None = None) -> str:
+def _curve_counts(reading: Reading, rules: str | None = None) -> str:
     study, rules = reading.study, rules or reading.study.hps.rules
     runs = [
         run
@@ -123,7 +122,7 @@ def _contrasts(reading: Reading, album: Album) -> Section:
     )
 
 
-def _contrast(reading: Reading, album: Album, rules: RuleSetName) -> list[Item]:
+def _contrast(reading: Reading, album: Album, rules: str) -> list[Item]:
     ours = reading.study.hps.rules
     items: list[Item] = []
     swept = curves.contrast_data(reading.table, rules, reading.optima)

@@ -1,0 +1,187 @@
+"""Make a figure of the paper: train what it needs, draw it, and say whether the paper's claim holds here.
+
+NAME is one of `expertp figures list`, or `all`; `page` writes one page about all that were made. Figures of one DIR
+share their runs, and what is there is never trained again. The profile `cpu` answers the paper's questions on two
+cores, with the folders `novels` and `k8s-docs` of the directory in EXPERTP_CORPORA, or the built-in corpus; `paper` has
+the paper's own settings, and needs its GPUs.
+"""
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from expertp.cli.progress import Reporter
+from expertp.cli.signals import stop_signal
+from expertp.cli.sweep import SweepView, default_workers
+from expertp.cli.text import columns, duration, size
+from expertp.errors import InputError, RunError
+from expertp.wording import count
+
+if TYPE_CHECKING:
+    from expertp.paper.finding import Finding
+    from expertp.paper.profile import ProfileSpec
+    from expertp.paper.workshop import Workshop
+    from expertp.report.reading import Reading
+
+EXAMPLES = """\
+  expertp figures transfer-quarter --profile paper --dry-run
+  expertp figures constants-loss --out studies/paper
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("name", metavar="NAME", help="a figure, `list`, `all` or `page`")
+    parser.add_argument("--profile", default="cpu", help="cpu or paper (default: %(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and train nothing")
+    parser.add_argument("--out", metavar="DIR", default="figures", help="where all goes (default: %(default)s)")
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        default=default_workers(),
+        help="processes, one thread each (default: cores)",
+    )
+    parser.add_argument(
+        "--cells", metavar="DIR", help="take finished runs from tables, such as docs/results/paper/cells"
+    )
+    parser.add_argument("--to", metavar="DIR", help="page: copy what is small to DIR, and write the page there")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what NAME says."""
+    from expertp.paper.catalogue import FINDINGS, find
+    from expertp.paper.page import publish, write_page
+    from expertp.paper.profile import load_profile
+
+    profile = load_profile(args.profile)
+    if args.workers < 1:
+        raise InputError(f"--workers {args.workers}: at least 1 is needed")
+    if args.name == "list":
+        return _list(args, profile)
+    if args.name == "page":
+        if args.to:
+            publish(Path(args.out), Path(args.to))
+        print(write_page(Path(args.to or args.out)))
+        return 0
+    findings = list(FINDINGS.values()) if args.name == "all" else [find(args.name)]
+    return _dry_run(args, profile, findings) if args.dry_run else _make(args, profile, findings)
+
+
+def _list(args: argparse.Namespace, profile: "ProfileSpec") -> int:
+    from expertp.paper.catalogue import FINDINGS
+    from expertp.paper.cost import cost
+
+    costs = {name: cost(profile, [finding]) for name, finding in FINDINGS.items()}
+    if args.json:
+        print(
+            json.dumps(
+                [
+                    {"name": each.name, "where": each.where, "claim": each.claim, "runs": costs[name].runs}
+                    for name, each in FINDINGS.items()
+                ]
+            )
+        )
+        return 0
+    rows = [("figure", "in the paper", "runs", "claim")]
+    rows += [(name, each.where, str(costs[name].runs), each.claim) for name, each in FINDINGS.items()]
+    print(columns(rows))
+    return 0
+
+
+def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
+    from expertp.paper.cost import H100_SHARE, cost
+
+    costs = cost(profile, findings)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "figures": [each.name for each in findings],
+                    "profile": profile.name,
+                    "assumed": profile.assumed,
+                    "runs": [each.to_json() for each in costs.models],
+                    "tokens": costs.tokens,
+                    "flops": costs.flops,
+                    "h100_hours": costs.h100_hours,
+                }
+            )
+        )
+        return 0
+    print(f"{args.name}, profile {profile.name}: {costs.runs} runs")
+    if costs.models:
+        rows = [("model", "parameters", "active", "runs", "tokens a run", "FLOPs in all")]
+        for each in costs.models:
+            counts = each.model.counts()
+            tokens = count(each.tokens // each.runs)
+            totals = (count(counts.paper_total), count(counts.paper_active))
+            rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
+        print(f"\n{columns(rows)}\n")
+        print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
+        print(f"about {costs.h100_hours:.3g} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
+    if profile.assumed:
+        print(f"assumed, since the paper does not print them: {', '.join(profile.assumed)}")
+    return 0
+
+
+def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
+    from expertp.paper.workshop import Workshop
+
+    workshop, made = Workshop(Path(args.out), profile), []
+    with Reporter("figures", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
+        for finding in findings:
+            record = _make_one(workshop, finding, args, reporter, stop.received)
+            if stop.received():
+                reporter.line("stopped and saved; run the same command to go on")
+                return 128 + stop.number
+            made.append(record)
+            if not args.json:
+                print(
+                    f"{finding.name} ({finding.where}): {record['verdict']}\n  {finding.claim}\n  {record['number']}\n"
+                    f"  {record['why']}\n  {record['cost']}\n  {workshop.folder(finding)}"
+                )
+    if args.json:
+        print(json.dumps(made))
+    return 0
+
+
+def _make_one(
+    workshop: "Workshop",
+    finding: "Finding",
+    args: argparse.Namespace,
+    reporter: Reporter,
+    should_stop: Callable[[], bool],
+) -> dict[str, object]:
+    """Train, draw and judge one figure; what was stopped halfway is not drawn."""
+    from expertp.executors.local import LocalExecutor
+    from expertp.paper.exchange import import_cells
+    from expertp.report.reading import read
+    from expertp.study_store import DONE
+    from expertp.sweep import run_study
+
+    readings: dict[str, Reading] = {}
+    for study in finding.studies:
+        reporter.line(f"{finding.name}: {study}")
+        directory = workshop.open(study, reporter.line)
+        if args.cells:
+            taken = import_cells(directory, Path(args.cells))
+            reporter.line(f"{taken} finished runs taken from {args.cells}")
+        view = SweepView(reporter, args.workers)
+        results = run_study(directory, LocalExecutor(args.workers), should_stop, view.follow(directory))
+        if should_stop():
+            return {}
+        failed = [each for each in results if each.status not in DONE]
+        if failed:
+            where = shlex.quote(str(directory.path))
+            raise RunError(f"{finding.name}: {len(failed)} runs of {study} have failed; `expertp status {where}` tells")
+        readings[study] = read(directory)
+    runs = {each.identity: each for reading in readings.values() for each in reading.results}
+    seconds = sum(each.seconds or 0.0 for each in runs.values())
+    cost = f"{len(runs)} runs, {duration(seconds)} of training on one core" if runs else "no training"
+    folder = workshop.write(finding, finding.show(readings), {"cost": cost})
+    record: dict[str, object] = json.loads((folder / "finding.json").read_text(encoding="utf-8"))
+    return record

@@ -1,0 +1,168 @@
+"""Tune constant multipliers of a base model by coordinate descent over seeds; run the same command again to resume.
+
+STUDY.yaml gives base, data, horizon, seeds, and the learning rate and init std to begin with. Starting from constants
+that are all one, every coordinate (global lr and init std, then lr and init of every family of parameters) is tried in
+both directions. A change is taken when the loss falls significantly over the same seeds, and training does not diverge
+on more seeds than before, be it at its learning rate or an octave above. DIR/preset.yaml has the result, for the `hps:`
+of a study; DIR/path.csv has every candidate.
+"""
+
+import argparse
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from expertp.cli.progress import Reporter
+from expertp.cli.signals import stop_signal
+from expertp.cli.sweep import SweepView, default_workers
+from expertp.cli.text import columns, duration
+from expertp.config import load_study
+from expertp.errors import InputError
+from expertp.files import write_atomically
+from expertp.spec import BaseHPs
+from expertp.study import StudySpec
+from expertp.wording import describe
+
+if TYPE_CHECKING:
+    from expertp.tune import Trial
+
+EXAMPLES = """\
+  expertp tune configs/study.yaml --out studies/constants seeds=[0,1,2,3,4]
+  expertp tune configs/study.yaml --out studies/constants --passes 2 seeds=[0,1,2,3,4]
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("study_file", metavar="STUDY.yaml", help="the study file")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="base.*, hps.*, train.*, seeds=[...]")
+    parser.add_argument("--out", metavar="DIR", help="directory of the runs; made or resumed")
+    parser.add_argument("--passes", metavar="N", type=int, default=1, help="most passes over all (default: 1)")
+    parser.add_argument("--dry-run", action="store_true", help="say what a pass would cost, and train nothing")
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        default=default_workers(),
+        help="processes, one thread each (default: cores)",
+    )
+    parser.add_argument("--json", action="store_true", help="print path and result as JSON on standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Descend and print the path."""
+    from expertp.tune import tuning_study
+
+    for flag, value in (("--workers", args.workers), ("--passes", args.passes)):
+        if value < 1:
+            raise InputError(f"{flag} {value}: at least 1 is needed")
+    study = tuning_study(load_study(args.study_file, args.overrides))
+    if args.dry_run:
+        print(_describe_cost(study, args.workers))
+        return 0
+    if args.out is None:
+        raise InputError("--out DIR is missing: where the runs go (or --dry-run, to know what they cost)")
+    return _tune(study, Path(args.out), args)
+
+
+def _tune(study: StudySpec, out: Path, args: argparse.Namespace) -> int:
+    from expertp.executors.local import LocalExecutor
+    from expertp.tune import Bench, Interrupted, descend
+
+    path: list[Trial] = []
+    with Reporter("tune", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
+        view = SweepView(reporter, args.workers)
+        bench = Bench(study, out, LocalExecutor(args.workers), stop.received, view.follow)
+        try:
+            for trial in descend(study.hps, bench.measure, args.passes):
+                path.append(trial)
+                reporter.line(_line(trial))
+        except Interrupted:
+            reporter.line("stopped and saved; run the same command to go on")
+            return 128 + stop.number
+    best = [trial for trial in path if trial.is_taken][-1]
+    write_atomically(out / "path.csv", _as_csv(path).encode())
+    write_atomically(out / "preset.yaml", preset(best.hps, study).encode())
+    if args.json:
+        print(json.dumps({"hps": best.hps.to_tree(), "path": [_row(trial) for trial in path]}))
+        return 0
+    taken = [trial for trial in path if trial.is_taken]
+    print(f"{len(path)} candidates, {len(taken) - 1} taken; mean loss of {len(study.seeds)} seeds:\n")
+    print(_table(taken))
+    print(f"\n{preset(best.hps, study)}\nwritten: {out / 'preset.yaml'}, {out / 'path.csv'}")
+    return 0
+
+
+def preset(hps: BaseHPs, study: StudySpec) -> str:
+    """Return the YAML of tuned hyperparameters, ready for the `hps:` of a study with the same base."""
+    from expertp.plan import named_constants
+    from expertp.tune import GLOBAL, ratio, value_of
+
+    lines = [f"# Tuned by `expertp tune` at {describe(study.base)},", f"# {len(study.seeds)} seeds."]
+    lines += ["hps:", *(f"  {name}: {ratio(value_of(hps, name))}" for name in GLOBAL)]
+    constants = named_constants(hps.constants)
+    if not constants:
+        return "\n".join([*lines, "  constants: ones", ""])
+    lines += ["  constants:", *(f"    {name}: {ratio(value)}" for name, value in constants.items())]
+    return "\n".join([*lines, ""])
+
+
+def _table(taken: "Sequence[Trial]") -> str:
+    from expertp.tune import ratio
+
+    rows = [("change", "loss", "gain", "diverged at lr, 2 lr")]
+    for each in taken:
+        change = f"{each.coordinate} {ratio(each.value)}" if each.coordinate else "all ones"
+        gain = f"{-each.change:.4f} ± {each.error:.4f}" if each.coordinate else ""
+        rows.append((change, f"{each.loss:.4f}", gain, f"{each.diverged}, {each.diverged_above}"))
+    return columns(rows)
+
+
+def _line(trial: "Trial") -> str:
+    from expertp.tune import ratio
+
+    if not trial.coordinate:
+        return f"all ones: loss {trial.loss:.4f}, {trial.diverged_above} of {len(trial.losses)} diverge at twice its lr"
+    change = f"{trial.change:+.4f} ± {trial.error:.4f}" if math.isfinite(trial.change) else "diverges"
+    return f"{'*' if trial.is_taken else ' '} {trial.coordinate} {ratio(trial.value)}: {change}, {trial.why}"
+
+
+def _row(trial: "Trial") -> dict[str, Any]:
+    numbers = {"value": trial.value, "loss": trial.loss, "change": trial.change, "error": trial.error}
+    return {
+        "coordinate": trial.coordinate,
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+        "diverged": trial.diverged,
+        "diverged_above": trial.diverged_above,
+        "taken": trial.is_taken,
+        "why": trial.why,
+    }
+
+
+def _as_csv(path: "Sequence[Trial]") -> str:
+    text = io.StringIO()
+    rows = [_row(trial) for trial in path]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _describe_cost(study: StudySpec, workers: int) -> str:
+    """Say what one pass costs at least: both directions of every coordinate, nothing taken."""
+    from expertp.data import open_dataset
+    from expertp.forecast import forecast
+    from expertp.study import expand
+    from expertp.tune import COORDINATES
+
+    seeds = len(study.seeds)
+    runs = (2 * len(COORDINATES) + 2) * seeds
+    seconds = forecast(expand(study)[:1], open_dataset(study.train.data)).seconds * runs / workers
+    return (
+        f"{study.name}: {len(COORDINATES)} coordinates, {seeds} seeds: at least {runs} runs a pass, about "
+        f"{duration(seconds)} with {workers} workers; each change that is taken adds {2 * seeds} to {3 * seeds} runs"
+    )

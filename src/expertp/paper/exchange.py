@@ -1,0 +1,109 @@
+"""Finished cells as two small tables, and back: results that were committed need not be trained again.
+
+NAME.csv            one row per run, as the study's results.csv
+NAME-metrics.csv    of the base, and of larger models with the base's hyperparameters: mean loss and loads of a few
+                    steps each
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from expertp.files import write_atomically
+from expertp.report.reading import Reading
+from expertp.store import write_ended_run
+from expertp.study_store import DONE, StudyDirectory
+
+# Steps that one row of metrics stands for.
+BLOCK = 5
+METRICS = ("identity", "step", "loss", "val_loss", "max_load_deviation", "dead_experts", "tokens", "seconds")
+
+
+def export_cells(reading: Reading, folder: Path) -> None:
+    """Write a study's two tables."""
+    name = reading.study.name
+    write_atomically(folder / f"{name}.csv", (reading.directory.path / "results.csv").read_bytes())
+    text = io.StringIO()
+    writer = csv.DictWriter(text, METRICS, lineterminator="\n")
+    writer.writeheader()
+    for result in reading.results:
+        hps = result.run.hps
+        is_centre = hps == reading.study.hps_of(reading.study.contrast_of(hps) or reading.study.hps.rules)
+        # Figures show the base's whole grids in time, and that of a dense model is a study's base too.
+        is_shown = result.status in DONE and (is_centre or result.run.model == reading.study.base)
+        run = reading.directory.directory(result.identity) if is_shown else None
+        if run is not None:
+            writer.writerows({"identity": result.identity, **row} for row in _thinned(run.metrics()))
+    write_atomically(folder / f"{name}-metrics.csv", text.getvalue().encode())
+
+
+def _thinned(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield one row for every few records; a validation is kept where it is the last of them."""
+    for first in range(0, len(records), BLOCK):
+        block = records[first : first + BLOCK]
+        losses = [record["loss"] for record in block if record["loss"] is not None]
+        last = block[-1]
+        deviations = [max(record["max_load_deviation"], default=0.0) for record in block]
+        yield {
+            "step": last["step"],
+            "loss": f"{statistics.fmean(losses):.5f}" if losses else "",
+            "val_loss": "" if last["val_loss"] is None else last["val_loss"],
+            "max_load_deviation": f"{statistics.fmean(deviations):.5f}" if last["max_load_deviation"] else "",
+            "dead_experts": sum(last["dead_experts"]) if last["dead_experts"] else "",
+            "tokens": last["tokens"],
+            "seconds": last["seconds"],
+        }
+
+
+def import_cells(directory: StudyDirectory, folder: Path) -> int:
+    """Put finished cells of a folder of tables into a study's directory; return how many were not there before."""
+    table, metrics = folder / f"{directory.study.name}.csv", folder / f"{directory.study.name}-metrics.csv"
+    if not table.exists():
+        return 0
+    rows = {row["identity"]: row for row in csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))}
+    records: dict[str, list[dict[str, Any]]] = {}
+    if metrics.exists():
+        for row in csv.DictReader(io.StringIO(metrics.read_text(encoding="utf-8"))):
+            records.setdefault(row.pop("identity"), []).append(_record(row))
+    taken = 0
+    for identity, run in directory.runs.items():
+        if identity not in rows or directory.result(identity).status in DONE:
+            continue
+        row = rows[identity]
+        if row["status"] not in DONE:
+            continue
+        summary = {
+            "status": row["status"],
+            "step": int(row["step"]),
+            "steps": run.train.steps,
+            "tokens": int(row["step"]) * run.train.batch_tokens,
+            **{key: _number(row[key]) for key in ("train_loss", "val_loss", "max_load_deviation", "seconds")},
+            "dead_experts": int(row["dead_experts"]) if row["dead_experts"] else None,
+        }
+        lines = "".join(json.dumps(record) + "\n" for record in records.get(identity, []))
+        write_ended_run(directory.place(identity), run, identity, directory.data_hash, summary, lines)
+        taken += 1
+    return taken
+
+
+def _record(row: Mapping[str, str]) -> dict[str, Any]:
+    deviation, dead = _number(row["max_load_deviation"]), _number(row["dead_experts"])
+    return {
+        "step": int(row["step"]),
+        "loss": _number(row["loss"]),
+        "val_loss": _number(row["val_loss"]),
+        "max_load_deviation": [] if deviation is None else [deviation],
+        "dead_experts": [] if dead is None else [int(dead)],
+        "tokens": int(row["tokens"]),
+        "seconds": _number(row["seconds"]),
+    }
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

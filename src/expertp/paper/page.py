@@ -1,0 +1,75 @@
+"""One page about all findings, from what is stored of each: text and numbers cannot drift apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from expertp.errors import InputError
+from expertp.files import write_atomically
+from expertp.paper.catalogue import FINDINGS
+from expertp.paper.exchange import export_cells
+from expertp.report.reading import read
+from expertp.study_store import read_study
+
+PAGE = "README.md"
+TITLE = "# The paper, figure by figure"
+
+
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """Return the findings in a directory, in the catalogue's order."""
+    paths = [folder / "findings" / name / "finding.json" for name in FINDINGS]
+    found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    if not found:
+        raise InputError(f"{folder}: no findings here; `expertp figures NAME --out {folder}` makes one")
+    return found
+
+
+def publish(folder: Path, to: Path) -> None:
+    """Copy what is small: pictures as SVG, their numbers, cells as tables."""
+    for record in stored(folder):
+        place = to / "findings" / record["name"]
+        place.mkdir(parents=True, exist_ok=True)
+        for name in ("finding.json", *(f"{each}.{kind}" for each in record["pictures"] for kind in ("svg", "csv"))):
+            shutil.copyfile(folder / "findings" / record["name"] / name, place / name)
+    (to / "cells").mkdir(exist_ok=True)
+    for study in dict.fromkeys(study for record in stored(folder) for study in record["studies"]):
+        export_cells(read(read_study(folder / "studies" / study)), to / "cells")
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page of a directory's findings."""
+    write_atomically(folder / PAGE, as_markdown(stored(folder)).encode())
+    return folder / PAGE
+
+
+def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page: an index on top, then a section per finding."""
+    profile = records[0]["profile"]
+    lines = [
+        TITLE,
+        "",
+        f"Profile `{profile}`. Every section: what the paper says, what was measured here, and what to make of it.",
+        f"Written by `expertp figures page`; `expertp figures NAME --profile {profile} --out DIR` makes one again.",
+        "",
+        "| figure | in the paper | here | measured |",
+        "|---|---|---|---|",
+        *(
+            f"| [{each['name']}](#{each['name']}) | {each['where']} | {each['verdict']} | {_in_table(each['number'])} |"
+            for each in records
+        ),
+    ]
+    for each in records:
+        lines += ["", f"## {each['name']}", "", f"{each['where']}. {each['claim']}", ""]
+        lines += [f"![{picture}](findings/{each['name']}/{picture}.svg)" for picture in each["pictures"]]
+        lines += ["", f"**{each['verdict']}**: {each['number']}. {each['why']}", ""]
+        lines += [f"`expertp figures {each['name']}`: {each['cost']}."]
+    return "\n".join([*lines, ""])
+
+
+def _in_table(text: str) -> str:
+    """Keep a bar from ending a cell."""
+    return text.replace("|", "\\|")

@@ -1,0 +1,257 @@
+"""Findings about settings and shapes: constants, weight decay, experts or larger experts, scaling with parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from expertp.analysis.curves import Curve
+from expertp.analysis.scaling import MIN_SIZES
+from expertp.figures import curves, expert_shape
+from expertp.figures.paper import bias_shift, constants_load, granularity, scaling_fit, weight_decay
+from expertp.figures.save import Drawing, render
+from expertp.figures.theory import soft_router as soft_router_figure
+from expertp.paper.finding import Outcome, Readings, Shown, Verdict
+from expertp.report.reading import Reading
+from expertp.theory.soft_router import WAYS, soft_router
+
+# Share of the variance that a straight line must explain to count as one; the paper has 0.84 to 0.93.
+STRAIGHT = 0.8
+# Largest distance of the largest networks to the limit that counts as having come to it.
+CLOSE = 0.05
+# By how much the share of exchanged experts may change when their number doubles, at the largest numbers.
+LEVEL = 0.02
+
+
+def paired(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Return mean and standard error of one minus other over the seeds that both have.
+
+    Both are nan where a run has diverged, since the lucky ones would flatter. One seed has no error: it is nan.
+
+    >>> paired([3.0, 3.2], [2.9, 3.0]), paired([3.0, math.inf], [2.9, 3.0])
+    ((0.15..., 0.05...), (nan, nan))
+    """
+    changes = [a - b for a, b in zip(one, other, strict=True) if not (math.isnan(a) or math.isnan(b))]
+    if not changes or math.inf in (*one, *other):
+        return math.nan, math.nan
+    error = float(np.std(changes, ddof=1)) / math.sqrt(len(changes)) if len(changes) > 1 else math.nan
+    return float(np.mean(changes)), error
+
+
+def _describe_change(change: float, error: float) -> str:
+    if math.isnan(change):
+        return "unknown, a run has diverged"
+    return f"{change:+.4f} (one seed)" if math.isnan(error) else f"{change:+.4f} ± {error:.4f}"
+
+
+def best_place(curve: Curve) -> int:
+    """Return the place of the lowest median; the first where runs diverge at every value."""
+    medians = [median if math.isfinite(median) else math.inf for median in curve.medians]
+    return medians.index(min(medians))
+
+
+def constants_loss(readings: Readings) -> Shown:
+    """Show loss over learning rate at the base: tuned constants, and all ones."""
+    reading = readings["constants"]
+    study, table = reading.study, reading.table
+    ours = study.hps.rules
+    names = {ours: "tuned", **{name: name for name in study.contrasts}}
+    drawing = render("constants-loss", curves.draw, curves.base_data(table, "log2_lr", names))
+    axis, told, lost = study.axis_names[0], [], {}
+    found = {name: curve for name in names if (curve := table.curve(axis, 1.0, name, "log2_lr"))}
+    best = found[ours].losses[best_place(found[ours])]
+    gaps = {}
+    for name, curve in found.items():
+        place = best_place(curve)
+        above = curve.losses[place + 1] if place + 1 < len(curve.losses) else ()
+        lost[name] = sum(loss == math.inf for loss in above)
+        if name != ours:
+            gaps[name] = paired(curve.losses[place], best)
+            told.append(f"{names[name]} minus tuned {_describe_change(*gaps[name])}")
+    gap, error = gaps["all ones"]
+    is_worse, is_less_stable = gap > 2 * error, lost["all ones"] > lost[ours]
+    verdict: Verdict = "HOLDS" if is_worse or is_less_stable else "INCONCLUSIVE"
+    if gap < -2 * error:
+        verdict = "DOES NOT HOLD AT THIS SCALE"
+    diverging = ", ".join(f"{names[name]} {n}" for name, n in lost.items())
+    why = f"Each at its own best learning rate. Seeds that diverge one grid step above it: {diverging}."
+    return Shown((drawing,), Outcome(verdict, "; ".join(told), why))
+
+
+def constants_balance(readings: Readings) -> Shown:
+    """Show how evenly experts are loaded at every learning rate, under tuned constants and all ones."""
+    reading = readings["constants"]
+    study = reading.study
+    axis, names = study.axis_names[0], {study.hps.rules: "tuned", **{name: name for name in study.contrasts}}
+    sets = {
+        label: {
+            value: reading.records_of(runs)
+            for value, runs in zip(
+                study.grid("log2_lr", axis), study.curve(axis, study.base, name, "log2_lr"), strict=True
+            )
+        }
+        for name, label in names.items()
+    }
+    shown = constants_load.data(sets, 1 - float(study.base.kappa))
+    late = {label: _known(constants_load.late_deviation(shown, label)) for label in sets}
+    tuned, ones = late["tuned"], late["all ones"]
+    both = sorted(tuned.keys() & ones.keys())
+    gap = paired([ones[value] for value in both], [tuned[value] for value in both])
+    worse = sum(ones[value] > tuned[value] for value in both)
+    means = [
+        f"{label} {np.mean(there):.3f}"
+        for label, each in late.items()
+        if (there := [each[value] for value in both if value in each])
+    ]
+    return Shown(
+        (render("constants-load", constants_load.draw, shown),),
+        Outcome(
+            _sign_verdict([gap]),
+            f"late max |Load - kappa|, mean over learning rates: {', '.join(means) or 'unknown'}",
+            f"All ones is less even at {worse} of the {len(both)} learning rates at which neither diverges.",
+        ),
+    )
+
+
+def _known(late: Mapping[float, float]) -> dict[float, float]:
+    return {value: deviation for value, deviation in late.items() if not math.isnan(deviation)}
+
+
+def decay(readings: Readings) -> Shown:
+    """Show loss over tau = steps lr weight_decay at several sizes."""
+    reading = readings["weight-decay"]
+    study, table = reading.study, reading.table
+    sizes, told = {}, []
+    verdicts: list[bool | None] = []
+    for axis in study.axis_names:
+        for scale, model in study.models(axis).items():
+            label = "base" if scale == 1 else f"{axis} {study.size_of(axis, model):g}"
+            points = []
+            for name in (study.hps.rules, *study.contrasts):
+                hps = study.hps_of(name)
+                points.append((study.train.steps * hps.lr * hps.weight_decay, table.zero_shot(axis, scale, name)))
+            sizes[label] = sorted(points)
+    for label, points in sizes.items():
+        without = points[0][1]
+        best = min(points[1:], key=lambda each: float(np.mean(each[1])))
+        if math.inf in best[1] and math.inf not in without:
+            verdicts.append(False)
+            told.append(f"{label}: every decay diverges")
+            continue
+        gain, error = paired(without, best[1])
+        verdicts.append(None if math.isnan(error) else gain > 2 * error and gain > 0.01)
+        told.append(f"{label}: tau {best[0]:.2g} gains {_describe_change(gain, error)}")
+    verdict: Verdict = "INCONCLUSIVE" if None in verdicts else "HOLDS"
+    if True in verdicts:
+        verdict = "DOES NOT HOLD AT THIS SCALE"
+    drawing = render("weight-decay", weight_decay.draw, weight_decay.data(sizes))
+    why = "The best decay of each size beside none; more than 0.01 and two standard errors would be a benefit."
+    return Shown((drawing,), Outcome(verdict, "; ".join(told), why))
+
+
+def tradeoff(readings: Readings) -> Shown:
+    """Show experts against expert size: along both axes of two studies, and at a fixed active model."""
+    drawings, told, signs = [], [], []
+    for name in ("transfer-quarter", "transfer-twelfth"):
+        table = readings[name].table
+        drawings.append(render(f"expert-shape-{name}", expert_shape.draw, expert_shape.data(table)))
+        scale = max(table.study.models("experts"))
+        rules = table.study.hps.rules
+        gain, error = paired(table.zero_shot("alpha", scale, rules), table.zero_shot("experts", scale, rules))
+        signs.append((gain, error))
+        told.append(f"{name}: {scale:g}x experts ahead of {scale:g}x size by {_describe_change(gain, error)}")
+    drawing, (gain, error) = _granularity(readings["granularity"], "granularity")
+    signs.append((gain, error))
+    told.append(f"most beside fewest active experts {_describe_change(gain, error)}")
+    why = "Positive: more, smaller experts are better at the same number of parameters."
+    return Shown((*drawings, drawing), Outcome(_sign_verdict(signs), "; ".join(told), why))
+
+
+def tradeoff_long(readings: Readings) -> Shown:
+    """Show the same for a long horizon."""
+    drawing, gain = _granularity(readings["granularity-long"], "granularity-long")
+    number = f"most beside fewest active experts {_describe_change(*gain)}"
+    why = "Positive: more, smaller experts are better at the same number of parameters."
+    return Shown((drawing,), Outcome(_sign_verdict([gain]), number, why))
+
+
+def _sign_verdict(gains: Sequence[tuple[float, float]]) -> Verdict:
+    if any(gain < -2 * error for gain, error in gains):
+        return "DOES NOT HOLD AT THIS SCALE"
+    return "HOLDS" if all(gain > 2 * error for gain, error in gains) else "INCONCLUSIVE"
+
+
+def _granularity(reading: Reading, name: str) -> tuple[Drawing, tuple[float, float]]:
+    study, table = reading.study, reading.table
+    group = []
+    for joint in study.joint:
+        scale, model = max(study.models(joint).items())
+        group.append((model, table.zero_shot(joint, scale, study.hps.rules)))
+    shown = granularity.data({f"{study.train.steps} steps": group})
+    (points,) = shown.groups.values()
+    return render(name, granularity.draw, shown), granularity.gain(points) or (math.nan, math.nan)
+
+
+def parameters(readings: Readings) -> Shown:
+    """Show final loss over the number of parameters, counted in four ways."""
+    points, left_out = [], 0
+    for reading in readings.values():
+        study, table = reading.study, reading.table
+        for axis in study.axis_names:
+            for scale, model in study.models(axis).items():
+                if scale == 1 and axis != study.axis_names[0]:
+                    continue
+                losses = table.zero_shot(axis, scale, study.hps.rules)
+                if all(map(math.isfinite, losses)):
+                    points.append(scaling_fit.ScaledModel(axis, model, float(np.mean(losses)), len(losses)))
+                else:
+                    left_out += 1
+    if len(points) < MIN_SIZES:
+        return Shown((), Outcome("INCONCLUSIVE", "no fit", f"On all seeds only {len(points)} models finish."))
+    shown = scaling_fit.ScalingFitData(tuple(points))
+    fits = {label: shown.fit(counted) for counted, label in scaling_fit.COUNTED.items()}
+    is_straight = all(fit.r2 >= STRAIGHT and fit.slope < 0 for fit in fits.values())
+    verdict: Verdict = "HOLDS" if is_straight else "DOES NOT HOLD AT THIS SCALE"
+    number = "R²: " + ", ".join(f"{label} {fit.r2:.3f}" for label, fit in fits.items())
+    models = f"{len(points)} models" + (f", without {left_out} that diverge on a seed." if left_out else ".")
+    why = f"{models} The paper has 0.900, 0.914, 0.844, 0.933 in this order; {STRAIGHT} is asked of each."
+    return Shown((render("scaling-fit", scaling_fit.draw, shown),), Outcome(verdict, number, why))
+
+
+def bias_shifts(_: Readings) -> Shown:
+    """Show the share of a token's experts that one update of the biases exchanges."""
+    shown = bias_shift.data(n_tests=20_000)
+    ends = {kappa: shown.of(kappa)[-2:] for kappa in shown.kappas}
+    changes = {kappa: more.share / fewer.share - 1 for kappa, (fewer, more) in ends.items()}
+    worst = max(changes.values(), key=abs)
+    verdict: Verdict = "HOLDS" if abs(worst) <= LEVEL else "DOES NOT HOLD AT THIS SCALE"
+    told = ", ".join(
+        f"{ends[kappa][1].share:.1%} ({change:+.1%}) at kappa {kappa}" for kappa, change in changes.items()
+    )
+    number = (
+        f"share exchanged with {ends[shown.kappas[0]][1].n_exp} experts, and its change by their last doubling: {told}"
+    )
+    spread = ", ".join(f"{ratio:.2f} at {kappa}" for kappa, ratio in bias_shift.spread(shown).items())
+    why = f"Up to {LEVEL:.0%} counts as level. From 4 active experts on, the largest share is {spread} times the least."
+    return Shown((render("bias-shift", bias_shift.draw, shown),), Outcome(verdict, number, why))
+
+
+def soft_routers(_: Readings) -> Shown:
+    """Show networks with soft routers on their way to the mean-field limit, which the paper does not solve."""
+    found = soft_router()
+    errors = [
+        comparison.error_of_mean(max(comparison.networks, key=lambda size: size.N * size.E * size.n_hid))
+        for comparison in found
+    ]
+    worst = max(errors)
+    verdict: Verdict = "HOLDS" if worst <= CLOSE else "DOES NOT HOLD AT THIS SCALE"
+    return Shown(
+        (render("soft-router", soft_router_figure.draw, soft_router_figure.data(WAYS, found)),),
+        Outcome(
+            verdict,
+            f"distance of the largest networks' mean to the solved limit: at most {worst:.1%}",
+            "Three ways of growing, each beside the limit that `expertp theory` solves.",
+        ),
+    )

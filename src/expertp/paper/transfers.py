@@ -1,0 +1,116 @@
+"""Findings that a grid decides: does the base's optimum hold along an axis?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from expertp.analysis.transfer import AxisVerdict, judge_curves
+from expertp.figures import curves
+from expertp.figures.labels import HP_SHORT
+from expertp.figures.save import Drawing, render
+from expertp.paper.finding import Outcome, Readings, Shown, Verdict
+from expertp.report.reading import Reading
+from expertp.study import HP
+
+
+def transfer(study: str) -> Callable[[Readings], Shown]:
+    """Return what shows a study's loss curves and says whether all its axes transfer."""
+
+    def show(readings: Readings) -> Shown:
+        reading = readings[study]
+        return Shown((drawn(reading),), _outcome(reading.verdict.axes))
+
+    return show
+
+
+def drawn(reading: Reading) -> Drawing:
+    """Draw the loss curves of a study."""
+    return render(reading.study.name, curves.draw, curves.data(reading.table, reading.optima))
+
+
+def no_transfer(study: str) -> Callable[[Readings], Shown]:
+    """Return what shows a control of which the paper says that the optimum moves, or training becomes unstable."""
+
+    def show(readings: Readings) -> Shown:
+        reading = readings[study]
+        (verdict,) = reading.verdict.axes
+        lost = _lost_above(reading, verdict)
+        if verdict.verdict == "FAIL":
+            found: Verdict = "HOLDS"
+            why = f"No transfer: {verdict.reason}."
+        elif lost:
+            found, why = "HOLDS", f"Stability is lost up to twice the base's learning rate: {lost}."
+        elif verdict.verdict == "PASS":
+            found, why = "DOES NOT HOLD AT THIS SCALE", f"The optimum stays: {verdict.reason}."
+        else:
+            found, why = "INCONCLUSIVE", f"{verdict.reason}."
+        return Shown((drawn(reading),), Outcome(found, describe_drift(verdict), why))
+
+    return show
+
+
+def longer_horizon(short: str, long: str) -> Callable[[Readings], Shown]:
+    """Return what shows a study of a longer horizon, judged by where the optimum of the short one lies in it."""
+
+    def show(readings: Readings) -> Shown:
+        reading = readings[long]
+        (axis,) = reading.study.axis_names
+        verdicts = tuple(_across(readings[short], reading, axis, hp) for hp in reading.study.sweep(axis))
+        largest, shifts = max(reading.study.models(axis)), []
+        for each in verdicts:
+            if {1.0, largest} <= each.optima.keys():
+                shift = each.optima[largest].log2_value - each.optima[1.0].log2_value
+                shifts.append(f"{HP_SHORT[each.hp]} {shift:+.2f}")
+        outcome = _outcome(verdicts)
+        moved = ", ".join(shifts) or "unknown"
+        number = f"optimum of {axis} at the long horizon beside the base's at the short one, octaves: {moved}"
+        return Shown((drawn(reading),), Outcome(outcome.verdict, f"{number}; {outcome.number}", outcome.why))
+
+    return show
+
+
+def _across(short: Reading, long: Reading, axis: str, hp: HP) -> AxisVerdict:
+    """Judge the largest model of the long horizon against the base of the short one."""
+    largest = max(long.study.models(axis))
+    base = short.table.curve(short.study.axis_names[0], 1.0, short.study.hps.rules, hp)
+    target = long.table.curve(axis, largest, long.study.hps.rules, hp)
+    assert base is not None, f"{short.study.name} sweeps {hp}"
+    assert target is not None, f"{long.study.name} sweeps {hp}"
+    return judge_curves({1.0: replace(base, axis=axis), largest: target}, long.study.verdict)
+
+
+def describe_drift(verdict: AxisVerdict) -> str:
+    """Say how far an optimum moves, with its interval."""
+    drift, low, high = ("?" if math.isnan(each) else f"{each:+.2f}" for each in (verdict.drift, *verdict.drift_ci))
+    return f"{verdict.axis}, {HP_SHORT[verdict.hp]}: {drift} [{low}, {high}] octaves a doubling"
+
+
+def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
+    counts = Counter(each.verdict for each in verdicts)
+    found: Verdict = "HOLDS" if counts["PASS"] == len(verdicts) else "INCONCLUSIVE"
+    if counts["FAIL"]:
+        found = "DOES NOT HOLD AT THIS SCALE"
+    told = ", ".join(f"{counts[each]} {each}" for each in ("PASS", "INCONCLUSIVE", "FAIL") if counts[each])
+    known = [each for each in verdicts if not math.isnan(each.drift)]
+    worst = max(known, key=lambda each: abs(each.drift), default=None)
+    number = f"{len(verdicts)} curves: {told}" + (f"; most drift {describe_drift(worst)}" if worst else "")
+    shown = [each for each in verdicts if each.verdict == "FAIL"] or [
+        each for each in verdicts if each.verdict != "PASS"
+    ]
+    why = " ".join(f"{each.axis}, {HP_SHORT[each.hp]}: {each.reason}." for each in shown)
+    return Outcome(found, number, why or "Every interval lies within its threshold.")
+
+
+def _lost_above(reading: Reading, verdict: AxisVerdict) -> str:
+    """Say at which sizes runs diverge at up to twice the base's learning rate, where the base itself does not."""
+    table, rules = reading.table, reading.study.hps.rules
+    found = {}
+    for scale, curve in table.curves(verdict.axis, rules, verdict.hp).items():
+        near = [n for value, n in zip(curve.log2_values, curve.n_diverged, strict=True) if value <= curve.centre + 1]
+        found[scale] = sum(near)
+    if found.get(1.0):
+        return ""
+    return ", ".join(f"{n} runs diverge at {scale:g} times the base" for scale, n in found.items() if n)

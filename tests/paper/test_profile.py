@@ -1,0 +1,126 @@
+from fractions import Fraction
+
+import pytest
+
+from expertp.errors import InputError
+from expertp.paper.catalogue import FINDINGS, find
+from expertp.paper.cost import cost, cost_of_runs
+from expertp.paper.profile import PROFILES, find_source, load_profile
+from expertp.study import expand
+
+CPU, PAPER = (load_profile(name) for name in ("cpu", "paper"))
+NAMES = [
+    "transfer-quarter", "transfer-twelfth", "loss-collapse", "speedrun", "medium", "tradeoff", "tradeoff-long",
+    "bias-shift", "weight-decay", "constants-loss", "constants-load", "fixed-topk", "fan-in-down", "scaling-fit",
+    "joint-scale", "horizon", "imbalance", "softmax", "soft-router",
+]  # fmt: skip
+
+
+def studies(profile):
+    return {name: profile.study(name, "data") for name in profile.studies}
+
+
+def test_all_figures_of_the_paper_are_there():
+    assert list(FINDINGS) == NAMES
+    places = [finding.where for finding in FINDINGS.values()]
+    assert len(set(places)) == 19
+    assert {int(place.split(",")[0].removeprefix("Fig. ")) for place in places} == set(range(1, 20))
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_study_that_a_figure_needs_is_in_the_profile(name):
+    profile = load_profile(name)
+    assert {study for finding in FINDINGS.values() for study in finding.studies} <= set(profile.studies)
+    for study, spec in studies(profile).items():
+        assert expand(spec), study
+        assert profile.corpus_of(study) in profile.corpora
+
+
+@pytest.mark.parametrize("study", [name for name in CPU.studies if CPU.study(name, "data").axes])
+def test_an_axis_of_the_cpu_profile_grows_four_times_or_stays_at_the_base(study):
+    spec = CPU.study(study, "data")
+    for axis in spec.axes:
+        largest = max(spec.models(axis))
+        assert largest >= 4 or list(spec.models(axis)) == [1.0], axis
+
+
+def test_transfers_have_lr_and_init_on_four_axes_and_four_seeds():
+    for profile in (CPU, PAPER):
+        for name in ("transfer-quarter", "transfer-twelfth"):
+            study = profile.study(name, "data")
+            assert set(study.axes) == {"width", "depth", "experts", "alpha"}
+            assert all(study.sweep(axis) == ("log2_lr", "log2_init_std") for axis in study.axes)
+            assert len(study.seeds) == 4
+    assert PAPER.study("transfer-quarter", "").base.kappa == Fraction(1, 4)
+    assert PAPER.study("transfer-twelfth", "").base.kappa == Fraction(1, 12)
+
+
+def paper_counts(name):
+    return [each.model.counts() for each in cost(PAPER, [FINDINGS[name]]).models]
+
+
+def test_parameters_are_the_papers():
+    base = PAPER.study("transfer-quarter", "").base.counts()
+    assert (base.paper_total // 10**6, base.paper_active // 10**6) == (51, 38)
+    largest = paper_counts("joint-scale")[-1]
+    assert (round(largest.paper_total / 1e9, 2), round(largest.paper_active / 1e6)) == (2.54, 944)
+    assert 124 in [round(each.paper_active / 1e6) for each in paper_counts("speedrun")]
+    assert [round(each.paper_active / 1e6) for each in paper_counts("medium")].count(355) == 4
+
+
+def test_the_papers_own_settings():
+    study = PAPER.study("transfer-quarter", "")
+    assert (study.base.n_embd, study.base.n_layer, study.base.vocab_size, study.base.context) == (512, 8, 50304, 1024)
+    assert (study.train.steps, study.train.warmup_steps, study.train.schedule) == (2000, 1000, "constant")
+    assert study.train.batch_tokens == pytest.approx(500_000, rel=0.001)
+    assert study.hps.constants == "paper"
+    assert study.hps.betas == (0.9, 0.95)
+
+
+def test_figures_share_their_cells():
+    together = [FINDINGS[name] for name in ("transfer-quarter", "loss-collapse", "transfer-twelfth", "scaling-fit")]
+    apart = sum(cost(CPU, [each]).runs for each in (FINDINGS["transfer-quarter"], FINDINGS["transfer-twelfth"]))
+    assert cost(CPU, together).runs == apart
+    both = cost(CPU, [FINDINGS["transfer-quarter"], FINDINGS["constants-loss"]]).runs
+    alone = cost(CPU, [FINDINGS["transfer-quarter"]]).runs + cost(CPU, [FINDINGS["constants-loss"]]).runs
+    assert both == alone - 7 * 4  # the base over learning rates
+
+
+def test_cost_counts_a_run_once():
+    runs = expand(CPU.study("granularity", "data"))
+    found = cost_of_runs([*runs, *runs])
+    assert found.runs == len(runs)
+    assert found.tokens == sum(run.train.steps * run.train.batch_tokens for run in runs)
+    assert found.flops == sum(run.train.steps * run.train.batch_tokens * run.model.flops_per_token() for run in runs)
+    assert found.h100_hours == pytest.approx(found.flops / (989e12 * 0.35) / 3600)
+
+
+def test_text_comes_from_a_folder_or_the_built_in_corpus(tmp_path, monkeypatch):
+    corpus = CPU.corpora["novels"]
+    monkeypatch.delenv("EXPERTP_CORPORA", raising=False)
+    source = find_source("novels", corpus)
+    assert (source.text, source.name) == ("builtin", "builtin-512")
+    assert "EXPERTP_CORPORA is not set" in source.note
+    monkeypatch.setenv("EXPERTP_CORPORA", str(tmp_path))
+    assert f"{tmp_path / 'novels'} is not there" in find_source("novels", corpus).note
+    (tmp_path / "novels").mkdir()
+    assert find_source("novels", corpus).text == str(tmp_path / "novels")
+    assert find_source("c4", PAPER.corpora["c4"]).text == "hf:allenai/c4:en"
+
+
+def test_a_name_that_is_no_figure_is_refused():
+    with pytest.raises(InputError, match="no figure 'speedrum'; did you mean 'speedrun'"):
+        find("speedrum")
+    with pytest.raises(InputError, match="no profile 'gpu'; "):
+        load_profile("gpu")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_models_that_a_race_names_are_in_both_profiles(name):
+    profile = load_profile(name)
+    assert list(profile.study("speedrun", "data").joint) == ["E4A1"]
+    assert list(profile.study("medium", "data").joint) == ["E4A1", "E16A4"]
+    assert list(profile.study("medium-twelfth", "data").joint) == ["E12A1"]
+    for study in ("speedrun-dense", "medium-dense"):
+        spec = profile.study(study, "data")
+        assert len(expand(spec)) == len(spec.grids.log2_lr) * len(spec.seeds)  # its centre is on its grid

@@ -1,0 +1,185 @@
+import math
+import random
+
+import pytest
+import yaml
+from runs import tiny_study, write_tokens
+
+from expertp.cli.main import main
+from expertp.config import build, load_study
+from expertp.errors import InputError
+from expertp.executors.local import LocalExecutor
+from expertp.plan import named_constants
+from expertp.spec import BaseHPs
+from expertp.study_store import read_study
+from expertp.tune import COORDINATES, FURTHEST, Bench, descend, moved, tuning_study, value_of, with_candidates
+
+START = BaseHPs(lr=2**-6, init_std=2**-4)
+
+
+class Valley:
+    """Losses with a known best place: a bowl in the logarithm of some coordinates, with noise that seeds share."""
+
+    def __init__(self, best, noise=0.001, seeds=5, diverges=lambda _: False, depth=0.02):
+        self.best, self.noise, self.seeds, self.diverges, self.depth = best, noise, seeds, diverges, depth
+        self.asked = []
+
+    def measure(self, candidates):
+        self.asked += candidates
+        return [self.losses(hps) for hps in candidates]
+
+    def losses(self, hps):
+        if self.diverges(hps):
+            return (math.inf,) * self.seeds
+        off = sum(math.log2(value_of(hps, name) / value) ** 2 for name, value in self.best.items())
+        noise = random.Random(hps.model_dump_json())
+        return tuple(3 + seed / 10 + self.depth * off + self.noise * noise.gauss(0, 1) for seed in range(self.seeds))
+
+
+def result(valley, **options):
+    path = list(descend(START, valley.measure, **options))
+    return path, [trial for trial in path if trial.is_taken][-1].hps
+
+
+def test_a_descent_finds_the_best_place_and_goes_further_the_way_that_helps():
+    best = {"lr": 2**-8, "router_lr": 1 / 16, "mlp_down_init": 4.0}
+    path, found = result(Valley(best))
+    assert {name: value_of(found, name) for name in best} == best
+    assert set(named_constants(found.constants)) == {"router_lr", "mlp_down_init"}
+    taken = [(trial.coordinate, trial.value) for trial in path if trial.is_taken]
+    assert taken[1:] == [
+        ("lr", 2**-7),
+        ("lr", 2**-8),
+        ("mlp_down_init", 4.0),
+        ("router_lr", 0.25),
+        ("router_lr", 1 / 16),
+    ]
+    assert {trial.coordinate for trial in path} == {"", *COORDINATES}
+
+
+def test_noise_alone_moves_next_to_nothing():
+    path, _ = result(Valley({}, noise=0.05, seeds=4))
+    assert sum(trial.is_taken for trial in path) - 1 <= 4
+    assert {trial.why for trial in path if not trial.is_taken} <= {
+        "no significant change", "higher loss", "the other way is better"
+    }  # fmt: skip
+
+
+def test_a_gain_that_one_seed_makes_is_not_taken():
+    def measure(candidates):
+        return [(3.0, 3.1, 3.2, 3.3 - (hps != START)) for hps in candidates]
+
+    path = list(descend(START, measure, coordinates=("router_lr",)))
+    assert [trial.is_taken for trial in path] == [True, False, False]
+    assert path[1].change == pytest.approx(-0.25)
+
+
+def test_a_lower_loss_that_diverges_an_octave_above_is_refused():
+    unstable = Valley({"lr": 2**-4}, diverges=lambda hps: hps.lr > 2**-5)
+    path, found = result(unstable, coordinates=("lr",))
+    assert found.lr == 2**-6
+    (refused,) = [trial for trial in path if trial.value == 2**-5]
+    assert refused.why == "diverges on 5 of 5 seeds at twice its lr"
+    assert refused.change < 0
+
+
+def test_what_makes_an_unstable_start_stable_is_taken_without_a_gain():
+    shaky = Valley({}, diverges=lambda hps: hps.lr > START.lr and value_of(hps, "router_lr") >= 1, depth=0)
+    path, found = result(shaky, coordinates=("router_lr",))
+    assert path[0].diverged_above == 5
+    assert value_of(found, "router_lr") == 0.25
+    assert [trial.why for trial in path if trial.is_taken] == ["start", "more stable"]
+
+
+def test_a_candidate_that_diverges_is_never_taken():
+    path, found = result(Valley({"lr": 1.0}, diverges=lambda hps: hps.lr > START.lr), coordinates=("lr",))
+    assert found == START
+    assert "diverges on 5 of 5 seeds" in {trial.why for trial in path}
+
+
+def test_a_coordinate_goes_only_so_far():
+    _, found = result(Valley({"norm_lr": 4.0**9}), coordinates=("norm_lr",))
+    assert value_of(found, "norm_lr") == 4 * FURTHEST
+
+
+def test_the_next_pass_comes_only_after_a_change():
+    still, moving = Valley({}, noise=0), Valley({"lr": 2**-7}, noise=0)
+    path, _ = result(still, passes=3, coordinates=("lr", "init_std"))
+    assert len(path) == 1 + 2 * 2
+    path, _ = result(moving, passes=3, coordinates=("lr", "init_std"))
+    assert len(path) == 1 + (3 + 2) + (2 + 2)
+
+
+def test_a_constant_that_is_one_again_is_forgotten():
+    assert moved(moved(START, "router_lr", 4), "router_lr", 0.25).constants == {}
+
+
+def test_candidates_are_contrasts_of_the_base_alone(tmp_path):
+    study = tuning_study(tiny_study(write_tokens(tmp_path), seeds=(0, 1, 2)))
+    candidate = moved(study.hps, "router_lr", 0.25)
+    grown = with_candidates(with_candidates(study, [study.hps, candidate]), [candidate])
+    (name,) = grown.contrasts
+    assert grown.hps_of(name) == candidate
+    assert grown.contrast_of(candidate) == name
+    assert grown.contrast_of(study.hps) == ""
+    assert list(grown.models("width").values()) == [study.base]
+
+
+def test_too_few_seeds_are_refused(tmp_path):
+    with pytest.raises(InputError, match="seeds: 2 cannot tell a change from chance; give 3 or more"):
+        tuning_study(tiny_study(write_tokens(tmp_path), seeds=(0, 1)))
+
+
+@pytest.fixture
+def study_file(tmp_path):
+    tree = tiny_study(write_tokens(tmp_path / "tokens"), seeds=(0, 1, 2)).to_tree()
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def test_a_bench_trains_each_candidate_once(study_file, tmp_path):
+    study = tuning_study(load_study(study_file))
+    bench = Bench(study, tmp_path / "out", LocalExecutor(1))
+    other = moved(study.hps, "mlp_down_lr", 4)
+    first = bench.measure([study.hps, other])
+    assert len(read_study(tmp_path / "out").runs) == 6
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").glob("*/summary.json")}
+    assert bench.measure([other, study.hps]) == first[::-1]
+    assert times == {path: path.stat().st_mtime_ns for path in times}
+    assert first[0] != first[1]
+
+
+def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("expertp.tune.COORDINATES", ("lr", "mlp_down_lr"))
+    monkeypatch.setattr("expertp.tune.descend.__defaults__", (1, ("lr", "mlp_down_lr")))
+    out = tmp_path / "tuned"
+    assert main(["tune", str(study_file), "--out", str(out), "--workers", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "candidates" in said
+    assert str(out / "preset.yaml") in said
+    preset = yaml.safe_load((out / "preset.yaml").read_text())
+    assert build(BaseHPs, preset["hps"], "preset").lr > 0
+    rows = (out / "path.csv").read_text().splitlines()
+    assert rows[0].startswith("coordinate,value,loss,change")
+    assert len(rows) >= 1 + 1 + 4
+    assert main(["tune", str(study_file), "--out", str(out), "--workers", "1", "--json"]) == 0
+    assert '"path"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--out DIR is missing"),
+        (["--out", "x", "--passes", "0"], "--passes 0: at least 1 is needed"),
+        (["--out", "x", "seeds=[0]", "verdict=null"], "seeds: 1 cannot tell a change from chance"),
+    ],
+)
+def test_bad_input_is_one_line(study_file, arguments, said, capsys):
+    assert main(["tune", str(study_file), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_a_pass_costs(study_file, capsys):
+    assert main(["tune", str(study_file), "--dry-run", "--workers", "1"]) == 0
+    assert f"at least {(2 * len(COORDINATES) + 2) * 3} runs a pass" in capsys.readouterr().out
