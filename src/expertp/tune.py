@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from expertp.analysis.curves import StudyTable
+from expertp.analysis.paired import Change, paired
 from expertp.errors import InputError, RunError
 from expertp.plan import named_constants
 from expertp.spec import BaseHPs
@@ -35,9 +36,7 @@ GLOBAL_STEP, CONSTANT_STEP = 2.0, 4.0
 FURTHEST = 4.0**4
 # An octave above the learning rate training must not diverge.
 ABOVE = 2.0
-# Two-sided 95% points of Student's t for 2, 3, ... seeds; the last for all larger numbers.
-STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-
+NO_CHANGE = Change(0.0, 0.0, 0)
 Losses = tuple[float, ...]
 Measure = Callable[[Sequence[BaseHPs]], list[Losses]]
 
@@ -52,8 +51,7 @@ class Trial:
         hps: the candidate.
         losses: one per seed; inf where it diverged.
         above: the same an octave above its learning rate; None where that did not matter.
-        change: mean of the loss minus that of the best so far, over the same seeds.
-        error: its standard error.
+        change: its loss minus that of the best so far, over the same seeds; unknown where one of them diverges.
         is_taken: whether it became the best.
         why: in a few words.
     """
@@ -63,8 +61,7 @@ class Trial:
     hps: BaseHPs
     losses: Losses
     above: Losses | None = None
-    change: float = 0.0
-    error: float = 0.0
+    change: Change = NO_CHANGE
     is_taken: bool = False
     why: str = ""
 
@@ -139,7 +136,7 @@ def _judged(best: Trial, coordinate: str, factors: Sequence[float], measure: Mea
     """Yield candidates with their verdicts; at most one, the best of them, is taken."""
     candidates = [moved(best.hps, coordinate, factor) for factor in factors]
     trials = [
-        _compared(Trial(coordinate, value_of(hps, coordinate), hps, losses), best)
+        Trial(coordinate, value_of(hps, coordinate), hps, losses, change=paired(losses, best.losses))
         for hps, losses in zip(candidates, measure(candidates), strict=True)
     ]
     hopeful = [each for each in trials if _could_be_taken(each, best)]
@@ -155,31 +152,12 @@ def _judged(best: Trial, coordinate: str, factors: Sequence[float], measure: Mea
         yield replace(each, is_taken=each is chosen, why="the other way is better" if is_second else why)
 
 
-def _compared(trial: Trial, best: Trial) -> Trial:
-    """Add mean and standard error of the paired difference; both infinite where a seed diverged."""
-    changes = [ours - theirs for ours, theirs in zip(trial.losses, best.losses, strict=True)]
-    if not all(map(math.isfinite, changes)):
-        return replace(trial, change=math.inf if trial.diverged >= best.diverged else -math.inf, error=0.0)
-    return replace(trial, change=statistics.fmean(changes), error=statistics.stdev(changes) / math.sqrt(len(changes)))
-
-
-def _is_lower(trial: Trial) -> bool:
-    return trial.change < -_threshold(trial)
-
-
-def _is_higher(trial: Trial) -> bool:
-    return trial.change > _threshold(trial)
-
-
-def _threshold(trial: Trial) -> float:
-    """Return the change, up or down, that chance exceeds in one of twenty cases."""
-    return STUDENT_95[min(len(trial.losses), len(STUDENT_95) + 1) - 2] * trial.error
-
-
 def _could_be_taken(trial: Trial, best: Trial) -> bool:
     if trial.diverged > best.diverged:
         return False
-    return _is_lower(trial) or (bool(best.diverged_above) and not _is_higher(trial))
+    if trial.diverged < best.diverged:
+        return True
+    return trial.change.is_lower or (bool(best.diverged_above) and not trial.change.is_higher)
 
 
 def _verdict(trial: Trial, best: Trial) -> tuple[bool, str]:
@@ -191,11 +169,11 @@ def _verdict(trial: Trial, best: Trial) -> tuple[bool, str]:
         above, before = trial.diverged_above or 0, best.diverged_above or 0
         if above > before:
             return False, f"diverges on {above} of {n} seeds at twice its lr"
-        if _is_lower(trial):
+        if trial.change.is_lower:
             return True, "lower loss"
-        if above < before:
+        if above < before or trial.diverged < best.diverged:
             return True, "more stable"
-    return False, "higher loss" if _is_higher(trial) else "no significant change"
+    return False, "higher loss" if trial.change.is_higher else "no significant change"
 
 
 def _above(hps: BaseHPs) -> BaseHPs:

@@ -114,11 +114,11 @@ def preset(hps: BaseHPs, study: StudySpec) -> str:
 def _table(taken: "Sequence[Trial]") -> str:
     from expertp.tune import ratio
 
-    rows = [("change", "loss", "gain", "diverged at lr, 2 lr")]
+    rows = [("taken", "loss", "change", "diverged at lr, 2 lr")]
     for each in taken:
-        change = f"{each.coordinate} {ratio(each.value)}" if each.coordinate else "all ones"
-        gain = f"{-each.change:.4f} ± {each.error:.4f}" if each.coordinate else ""
-        rows.append((change, f"{each.loss:.4f}", gain, f"{each.diverged}, {each.diverged_above}"))
+        what = f"{each.coordinate} {ratio(each.value)}" if each.coordinate else "all ones"
+        change = str(each.change) if each.coordinate else ""
+        rows.append((what, f"{each.loss:.4f}", change, f"{each.diverged}, {each.diverged_above}"))
     return columns(rows)
 
 
@@ -127,12 +127,12 @@ def _line(trial: "Trial") -> str:
 
     if not trial.coordinate:
         return f"all ones: loss {trial.loss:.4f}, {trial.diverged_above} of {len(trial.losses)} diverge at twice its lr"
-    change = f"{trial.change:+.4f} ± {trial.error:.4f}" if math.isfinite(trial.change) else "diverges"
-    return f"{'*' if trial.is_taken else ' '} {trial.coordinate} {ratio(trial.value)}: {change}, {trial.why}"
+    return f"{'*' if trial.is_taken else ' '} {trial.coordinate} {ratio(trial.value)}: {trial.change}, {trial.why}"
 
 
 def _row(trial: "Trial") -> dict[str, Any]:
-    numbers = {"value": trial.value, "loss": trial.loss, "change": trial.change, "error": trial.error}
+    change = trial.change
+    numbers = {"value": trial.value, "loss": trial.loss, "change": change.mean, "error": change.error}
     return {
         "coordinate": trial.coordinate,
         **{name: value if math.isfinite(value) else None for name, value in numbers.items()},

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from expertp.analysis.curves import Curve
+from expertp.analysis.paired import Change, paired
 from expertp.analysis.scaling import MIN_SIZES
 from expertp.figures import curves, expert_shape
 from expertp.figures.paper import bias_shift, constants_load, granularity, scaling_fit, weight_decay
@@ -17,33 +18,14 @@ from expertp.paper.finding import Outcome, Readings, Shown, Verdict
 from expertp.report.reading import Reading
 from expertp.theory.soft_router import WAYS, soft_router
 
+# Loss that a weight decay must gain to matter, in nats.
+BENEFIT = 0.01
 # Share of the variance that a straight line must explain to count as one; the paper has 0.84 to 0.93.
 STRAIGHT = 0.8
 # Largest distance of the largest networks to the limit that counts as having come to it.
 CLOSE = 0.05
 # By how much the share of exchanged experts may change when their number doubles, at the largest numbers.
 LEVEL = 0.02
-
-
-def paired(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error of one minus other over the seeds that both have.
-
-    Both are nan where a run has diverged, since the lucky ones would flatter. One seed has no error: it is nan.
-
-    >>> paired([3.0, 3.2], [2.9, 3.0]), paired([3.0, math.inf], [2.9, 3.0])
-    ((0.15..., 0.05...), (nan, nan))
-    """
-    changes = [a - b for a, b in zip(one, other, strict=True) if not (math.isnan(a) or math.isnan(b))]
-    if not changes or math.inf in (*one, *other):
-        return math.nan, math.nan
-    error = float(np.std(changes, ddof=1)) / math.sqrt(len(changes)) if len(changes) > 1 else math.nan
-    return float(np.mean(changes)), error
-
-
-def _describe_change(change: float, error: float) -> str:
-    if math.isnan(change):
-        return "unknown, a run has diverged"
-    return f"{change:+.4f} (one seed)" if math.isnan(error) else f"{change:+.4f} ± {error:.4f}"
 
 
 def best_place(curve: Curve) -> int:
@@ -69,11 +51,10 @@ def constants_loss(readings: Readings) -> Shown:
         lost[name] = sum(loss == math.inf for loss in above)
         if name != ours:
             gaps[name] = paired(curve.losses[place], best)
-            told.append(f"{names[name]} minus tuned {_describe_change(*gaps[name])}")
-    gap, error = gaps["all ones"]
-    is_worse, is_less_stable = gap > 2 * error, lost["all ones"] > lost[ours]
-    verdict: Verdict = "HOLDS" if is_worse or is_less_stable else "INCONCLUSIVE"
-    if gap < -2 * error:
+            told.append(f"{names[name]} minus tuned {gaps[name]}")
+    gap, is_less_stable = gaps["all ones"], lost["all ones"] > lost[ours]
+    verdict: Verdict = "HOLDS" if gap.is_higher or is_less_stable else "INCONCLUSIVE"
+    if gap.is_lower:
         verdict = "DOES NOT HOLD AT THIS SCALE"
     diverging = ", ".join(f"{names[name]} {n}" for name, n in lost.items())
     why = f"Each at its own best learning rate. Seeds that diverge one grid step above it: {diverging}."
@@ -140,14 +121,14 @@ def decay(readings: Readings) -> Shown:
             verdicts.append(False)
             told.append(f"{label}: every decay diverges")
             continue
-        gain, error = paired(without, best[1])
-        verdicts.append(None if math.isnan(error) else gain > 2 * error and gain > 0.01)
-        told.append(f"{label}: tau {best[0]:.2g} gains {_describe_change(gain, error)}")
+        gain = paired(without, best[1])
+        verdicts.append(gain.is_higher and gain.mean > BENEFIT if gain.is_known else None)
+        told.append(f"{label}: tau {best[0]:.2g} gains {gain}")
     verdict: Verdict = "INCONCLUSIVE" if None in verdicts else "HOLDS"
     if True in verdicts:
         verdict = "DOES NOT HOLD AT THIS SCALE"
     drawing = render("weight-decay", weight_decay.draw, weight_decay.data(sizes))
-    why = "The best decay of each size beside none; more than 0.01 and two standard errors would be a benefit."
+    why = f"The best decay of each size beside none; more than {BENEFIT}, and than chance explains, would be a benefit."
     return Shown((drawing,), Outcome(verdict, "; ".join(told), why))
 
 
@@ -159,12 +140,12 @@ def tradeoff(readings: Readings) -> Shown:
         drawings.append(render(f"expert-shape-{name}", expert_shape.draw, expert_shape.data(table)))
         scale = max(table.study.models("experts"))
         rules = table.study.hps.rules
-        gain, error = paired(table.zero_shot("alpha", scale, rules), table.zero_shot("experts", scale, rules))
-        signs.append((gain, error))
-        told.append(f"{name}: {scale:g}x experts ahead of {scale:g}x size by {_describe_change(gain, error)}")
-    drawing, (gain, error) = _granularity(readings["granularity"], "granularity")
-    signs.append((gain, error))
-    told.append(f"most beside fewest active experts {_describe_change(gain, error)}")
+        gain = paired(table.zero_shot("alpha", scale, rules), table.zero_shot("experts", scale, rules))
+        signs.append(gain)
+        told.append(f"{name}: {scale:g}x experts ahead of {scale:g}x size by {gain}")
+    drawing, gain = _granularity(readings["granularity"], "granularity")
+    signs.append(gain)
+    told.append(f"most beside fewest active experts {gain}")
     why = "Positive: more, smaller experts are better at the same number of parameters."
     return Shown((*drawings, drawing), Outcome(_sign_verdict(signs), "; ".join(told), why))
 
@@ -172,18 +153,18 @@ def tradeoff(readings: Readings) -> Shown:
 def tradeoff_long(readings: Readings) -> Shown:
     """Show the same for a long horizon."""
     drawing, gain = _granularity(readings["granularity-long"], "granularity-long")
-    number = f"most beside fewest active experts {_describe_change(*gain)}"
+    number = f"most beside fewest active experts {gain}"
     why = "Positive: more, smaller experts are better at the same number of parameters."
     return Shown((drawing,), Outcome(_sign_verdict([gain]), number, why))
 
 
-def _sign_verdict(gains: Sequence[tuple[float, float]]) -> Verdict:
-    if any(gain < -2 * error for gain, error in gains):
+def _sign_verdict(gains: Sequence[Change]) -> Verdict:
+    if any(gain.is_lower for gain in gains):
         return "DOES NOT HOLD AT THIS SCALE"
-    return "HOLDS" if all(gain > 2 * error for gain, error in gains) else "INCONCLUSIVE"
+    return "HOLDS" if all(gain.is_higher for gain in gains) else "INCONCLUSIVE"
 
 
-def _granularity(reading: Reading, name: str) -> tuple[Drawing, tuple[float, float]]:
+def _granularity(reading: Reading, name: str) -> tuple[Drawing, Change]:
     study, table = reading.study, reading.table
     group = []
     for joint in study.joint:
@@ -191,7 +172,7 @@ def _granularity(reading: Reading, name: str) -> tuple[Drawing, tuple[float, flo
         group.append((model, table.zero_shot(joint, scale, study.hps.rules)))
     shown = granularity.data({f"{study.train.steps} steps": group})
     (points,) = shown.groups.values()
-    return render(name, granularity.draw, shown), granularity.gain(points) or (math.nan, math.nan)
+    return render(name, granularity.draw, shown), granularity.gain(points)
 
 
 def parameters(readings: Readings) -> Shown:

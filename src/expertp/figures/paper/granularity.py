@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from expertp.analysis.paired import Change, paired
 from expertp.figures import style
 from expertp.figures.labels import LOSS, Cell, cell
 from expertp.spec import ModelSpec
@@ -107,22 +108,10 @@ def is_monotone(points: Sequence[Point]) -> bool:
     )
 
 
-def gain(points: Sequence[Point]) -> tuple[float, float] | None:
-    """Return loss with the fewest experts minus loss with the most, seed by seed: mean and its standard error.
-
-    None where a run has diverged, since the lucky ones would flatter, or where no seed has both. One seed has no
-    error: it is nan.
-    """
-    if not points:
-        return None
+def gain(points: Sequence[Point]) -> Change:
+    """Return loss with the fewest experts minus loss with the most, seed by seed."""
     fewest, most = min(points, key=lambda each: each.n_act), max(points, key=lambda each: each.n_act)
-    if math.inf in (*fewest.by_seed, *most.by_seed):
-        return None
-    pairs = [b - a for a, b in zip(most.by_seed, fewest.by_seed, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    if not pairs:
-        return None
-    error = float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
-    return float(np.mean(pairs)), error
+    return paired(fewest.by_seed, most.by_seed)
 
 
 def draw(figure: Figure, granularity: GranularityData) -> None:

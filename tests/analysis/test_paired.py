@@ -1,0 +1,27 @@
+import math
+
+import pytest
+
+from expertp.analysis.paired import STUDENT_95, Change, paired
+
+
+def test_a_change_is_judged_by_students_t_of_its_seeds():
+    few, many = paired([3.0, 3.1], [3.02, 3.13]), paired([3.0, 3.1] * 6, [3.02, 3.13] * 6)
+    assert (few.mean, many.mean) == (pytest.approx(-0.025), pytest.approx(-0.025))
+    assert few.half_width == pytest.approx(12.71 * 0.005)
+    assert many.half_width == pytest.approx(2.26 * many.error)
+    assert (few.is_lower, many.is_lower, many.is_higher) == (False, True, False)
+    assert paired([3.02, 3.13] * 6, [3.0, 3.1] * 6).is_higher
+
+
+@pytest.mark.parametrize(("n", "point"), [(2, 12.71), (5, 2.78), (10, STUDENT_95[-1]), (99, STUDENT_95[-1])])
+def test_more_seeds_need_a_smaller_multiple_of_the_error(n, point):
+    assert Change(0.0, 1.0, n).half_width == point
+
+
+def test_what_diverged_or_is_missing_is_not_averaged_away():
+    assert str(paired([3.0, math.inf, 3.0], [3.1, 3.1, 3.1])) == "unknown, a run has diverged"
+    assert paired([3.0, math.nan, 3.0], [3.1, 3.1, 3.2]).n == 2
+    alone = paired([3.0], [3.1])
+    assert str(alone) == "-0.1000 (one seed)"
+    assert (alone.is_known, alone.is_lower, alone.is_higher) == (False, False, False)
