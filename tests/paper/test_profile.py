@@ -1,11 +1,15 @@
+import csv
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+from expertp.config import build, load_study, read_yaml
 from expertp.errors import InputError
 from expertp.paper.catalogue import FINDINGS, find
 from expertp.paper.cost import cost, cost_of_runs
 from expertp.paper.profile import PROFILES, find_source, load_profile
+from expertp.spec import BaseHPs
 from expertp.study import expand
 
 CPU, PAPER = (load_profile(name) for name in ("cpu", "paper"))
@@ -124,3 +128,18 @@ def test_models_that_a_race_names_are_in_both_profiles(name):
     for study in ("speedrun-dense", "medium-dense"):
         spec = profile.study(study, "data")
         assert len(expand(spec)) == len(spec.grids.log2_lr) * len(spec.seeds)  # its centre is on its grid
+
+
+def test_the_cpu_profile_holds_what_was_tuned_at_its_base():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    tuned = load_study(folder / "constants" / "study.yaml")
+    profile = CPU.study("transfer-quarter", "data")
+    preset = read_yaml((folder / "constants" / "preset.yaml").read_text())["hps"]
+    assert profile.hps == build(BaseHPs, {"bias_lr": 0.1, **preset}, "preset")
+    assert profile.base == tuned.base
+    told = {"data", "log_every"}
+    assert profile.train.model_dump(exclude=told) == tuned.train.model_dump(exclude=told)
+    with (folder / "constants" / "path.csv").open() as file:
+        taken = [row for row in csv.DictReader(file) if row["taken"] == "True"]
+    page = (folder / "constants.md").read_text()
+    assert all(f"| {float(row['loss']):.4f} |" in page for row in taken)
