@@ -26,7 +26,7 @@ from expertp.theory.trajectory import distance
 
 ACCURACY, NEAR_LIMIT = 0.003, 0.01
 NODES = 16
-# Large enough for the mean of many to come within that; at N=128 it stays about 1.8% away, however many there are.
+# Large enough for the mean of many to come within that; the mean of narrower ones does not, however many there are.
 NETWORKS = Size(256, 64, 64)
 
 

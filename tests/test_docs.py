@@ -1,10 +1,12 @@
 """Generated blocks of pages are up to date, and say what the code says."""
 
+import csv
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import performance
 import pytest
@@ -115,3 +117,14 @@ def test_the_verdicts_of_the_novels_are_those_of_the_study() -> None:
         drift = "{:+.2f} [{:+.2f}, {:+.2f}]".format(each["drift_octaves_per_doubling"], *each["ci"])
         excess = "{:.4f} [{:.4f}, {:.4f}]".format(each["excess"], *each["excess_ci"])
         assert f"| {each['verdict']} | {drift} | {excess} |" in page, each["axis"]
+
+
+def test_the_larger_constants_of_the_demo_are_those_of_its_runs() -> None:
+    page = (ROOT / "docs/results/demo.md").read_text(encoding="utf-8")
+    losses: dict[tuple[str, str], list[float]] = {}
+    with (ROOT / "docs/results/demo/constants.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            losses.setdefault((row["alpha_ffn"], row["rules"]), []).append(float(row["val_loss"]))
+    for size, alpha in (("base", "1.0"), ("expert size 4x", "4.0")):
+        ours, theirs = (fmean(losses[alpha, rules]) for rules in ("expertp", "sp"))
+        assert f"| {size} | {ours:.3f} | {theirs:.3f} |" in page

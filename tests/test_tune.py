@@ -12,7 +12,16 @@ from expertp.executors.local import LocalExecutor
 from expertp.plan import named_constants
 from expertp.spec import BaseHPs
 from expertp.study_store import read_study
-from expertp.tune import COORDINATES, FURTHEST, Bench, descend, moved, tuning_study, value_of, with_candidates
+from expertp.tune import (
+    COORDINATES,
+    FURTHEST,
+    TrainedCandidates,
+    descend,
+    moved,
+    tuning_study,
+    value_of,
+    with_candidates,
+)
 
 START = BaseHPs(lr=2**-6, init_std=2**-4)
 
@@ -138,14 +147,14 @@ def study_file(tmp_path):
     return path
 
 
-def test_a_bench_trains_each_candidate_once(study_file, tmp_path):
+def test_each_candidate_is_trained_once(study_file, tmp_path):
     study = tuning_study(load_study(study_file))
-    bench = Bench(study, tmp_path / "out", LocalExecutor(1))
+    candidates = TrainedCandidates(study, tmp_path / "out", LocalExecutor(1))
     other = moved(study.hps, "mlp_down_lr", 4)
-    first = bench.measure([study.hps, other])
+    first = candidates.measure([study.hps, other])
     assert len(read_study(tmp_path / "out").runs) == 6
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").glob("*/summary.json")}
-    assert bench.measure([other, study.hps]) == first[::-1]
+    assert candidates.measure([other, study.hps]) == first[::-1]
     assert times == {path: path.stat().st_mtime_ns for path in times}
     assert first[0] != first[1]
 

@@ -69,11 +69,11 @@ def forecast(
     examples = {run.model: run for run in sorted(runs, key=lambda run: run.model.flops_per_token())}
     counts = Counter(run.model for run in runs)
     seconds = with_all_models(_timed(list(examples.values()), dataset, limit), tuple(examples))
-    tokens = sum(run.train.steps * run.train.batch_tokens for run in runs)
+    tokens = sum(run.train.tokens for run in runs)
     return Forecast(
         models=tuple(ModelCost(model, counts[model], seconds[model]) for model in examples),
         tokens=tokens,
-        flops=float(sum(run.train.steps * run.train.batch_tokens * run.model.flops_per_token() for run in runs)),
+        flops=float(sum(run.flops for run in runs)),
         seconds=sum(seconds[run.model] for run in runs) / workers,
         disk_bytes=_disk_bytes(runs, workers),
     )

@@ -243,6 +243,11 @@ class TrainSpec(Spec):
             )
         return self
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a whole run."""
+        return self.steps * self.batch_tokens
+
 
 class RunSpec(Spec):
     """One training run: the model, the base its hyperparameters belong to, the hyperparameters, and how to train."""
@@ -272,6 +277,11 @@ class RunSpec(Spec):
                 f"set {math.gcd(train.micro_batch, self.sequences)} or another batch_tokens"
             )
         return self
+
+    @property
+    def flops(self) -> int:
+        """Training FLOPs of the whole run."""
+        return self.train.tokens * self.model.flops_per_token()
 
     @property
     def sequences(self) -> int:

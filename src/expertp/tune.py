@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from expertp.errors import InputError, RunError
 from expertp.plan import named_constants
 from expertp.spec import BaseHPs
 from expertp.study import AxisSpec, ContrastSpec, GridSpec, StudySpec
-from expertp.study_store import ENDED, StudyDirectory, open_study, read_study
+from expertp.study_store import DONE, StudyDirectory, open_study, read_study
 from expertp.sweep import Executor, run_study
 
 GLOBAL = ("lr", "init_std")
@@ -33,6 +33,7 @@ FAMILIES = ("mlp_down", "mlp_up", "router", "attn_v", "attn_qk", "attn_o", "embe
 COORDINATES = (*GLOBAL, *(f"{family}_{kind}" for family in FAMILIES for kind in ("lr", "init")), "norm_lr")
 # How far one step goes: the global values by an octave, constants by the paper's factor.
 GLOBAL_STEP, CONSTANT_STEP = 2.0, 4.0
+# How far a coordinate may lie from its start for another step to be tried.
 FURTHEST = 4.0**4
 # An octave above the learning rate training must not diverge.
 ABOVE = 2.0
@@ -201,7 +202,7 @@ def ratio(value: float) -> str:
 
 
 @dataclass
-class Bench:
+class TrainedCandidates:
     """Trains candidates at the base of a study, as contrasts of one growing study.
 
     Args:
@@ -225,7 +226,7 @@ class Bench:
         results = run_study(directory, self.executor, self.should_stop, self.follow(directory))
         if self.should_stop():
             raise Interrupted
-        failed = [each for each in results if each.status not in ENDED or each.status == "failed"]
+        failed = [each for each in results if each.status not in DONE]
         if failed:
             raise RunError(f"{self.path}: {len(failed)} runs have failed ({failed[0].error}); see `expertp status`")
         table = StudyTable(directory.study, results)
@@ -249,11 +250,10 @@ def tuning_study(study: StudySpec) -> StudySpec:
     if len(study.seeds) < 3:
         raise InputError(f"seeds: {len(study.seeds)} cannot tell a change from chance; give 3 or more, better 5")
     log2_lr = math.log2(study.hps.lr)
+    hps = study.hps.replace(constants="ones", lr=2.0**log2_lr)  # to the bit that of the grid, or it would be two cells
     return study.replace(
         name=f"{study.name}, constants",
-        hps=study.hps.replace(
-            constants="ones", lr=2.0**log2_lr
-        ),  # to the bit that of the grid, or it would be two cells
+        hps=hps,
         axes={"width": AxisSpec(sizes=(study.base.n_embd,), sweep=("log2_lr",))},
         joint={},
         grids=GridSpec(log2_lr=(log2_lr,)),
@@ -266,7 +266,6 @@ def tuning_study(study: StudySpec) -> StudySpec:
 
 def with_candidates(study: StudySpec, candidates: Sequence[BaseHPs]) -> StudySpec:
     """Return a study that has candidates as contrasts, each once."""
-    known: Mapping[str, ContrastSpec] = study.contrasts
     added = {
         as_text(hps): ContrastSpec(
             axes=tuple(study.axes),
@@ -275,4 +274,4 @@ def with_candidates(study: StudySpec, candidates: Sequence[BaseHPs]) -> StudySpe
         for hps in candidates
         if hps != study.hps
     }
-    return study.replace(contrasts={**known, **added})
+    return study.replace(contrasts={**study.contrasts, **added})

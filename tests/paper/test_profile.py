@@ -143,3 +143,4 @@ def test_the_cpu_profile_holds_what_was_tuned_at_its_base():
         taken = [row for row in csv.DictReader(file) if row["taken"] == "True"]
     page = (folder / "constants.md").read_text()
     assert all(f"| {float(row['loss']):.4f} |" in page for row in taken)
+    assert all(f"| {float(row['change']):.4f} ± {float(row['error']):.4f} |" in page for row in taken[1:])

@@ -209,3 +209,10 @@ def test_an_empty_file_and_a_directory_are_refused(tmp_path, text, message):
     file.mkdir() if text is None else file.write_text(text)
     with pytest.raises(InputError, match=message):
         make_data(Problem(data=str(file), P=2, D=2, indices=1))
+
+
+def test_more_data_are_further_points_of_the_same_polynomial():
+    few, many = (make_data(Problem(P=P, data_seed=3)) for P in (4, 9))
+    assert np.array_equal(few.X, many.X[:4])
+    assert few.y == pytest.approx(many.y[:4], rel=1e-12)
+    assert make_data(Problem(P=4, data_seed=4)).y != pytest.approx(few.y, rel=0.1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+# The last part of training, over which a load is averaged.
+LATE = 0.25
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,13 @@ class LoadBalance:
     max_deviation: tuple[float, ...]
     dead_experts: tuple[float, ...]
     n_seeds: int
+
+    def late(self, steps: int) -> float:
+        """Return the mean of `max_deviation` over the last quarter of so many steps; nan where a run ended before."""
+        if self.steps[-1] < steps:
+            return math.nan
+        is_late = np.asarray(self.steps) > (1 - LATE) * steps
+        return float(np.asarray(self.max_deviation)[is_late].mean())
 
 
 def load_balance(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]]) -> LoadBalance | None:

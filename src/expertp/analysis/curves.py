@@ -68,6 +68,12 @@ class Curve:
         """
         return tuple(_median(cell) for cell in self.losses)
 
+    @property
+    def best_place(self) -> int:
+        """Where in the grid the lowest median is; the first place where runs diverge at every value."""
+        medians = [median if math.isfinite(median) else math.inf for median in self.medians]
+        return medians.index(min(medians))
+
 
 def _median(cell: Sequence[float]) -> float:
     if math.inf in cell:

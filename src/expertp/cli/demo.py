@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from expertp.cli.sweep import default_workers
+from expertp.cli.sweep import add_workers
 from expertp.config import load_study
 from expertp.spec import ModelSpec, Spec
 
@@ -29,9 +29,7 @@ machinery; a verdict about so few tokens says nothing about your models. Each co
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("--out", metavar="DIR", default="demo", help="where everything goes (default: %(default)s)")
-    parser.add_argument(
-        "--workers", metavar="N", type=int, default=default_workers(), help="processes that train (default: cores)"
-    )
+    add_workers(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,5 +102,5 @@ def _introduction(out: Path) -> str:
     return INTRODUCTION.format(
         models=len(models),
         largest=max(model.counts().total for model in models) / 1e6,
-        tokens=round(study.train.steps * study.train.batch_tokens / 1e3),
+        tokens=round(study.train.tokens / 1e3),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.sweep import SweepView, default_workers
+from expertp.cli.sweep import SweepView, add_workers
 from expertp.cli.text import columns, duration, size
 from expertp.errors import InputError, RunError
 from expertp.wording import count
@@ -38,13 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", default="cpu", help="cpu or paper (default: %(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and train nothing")
     parser.add_argument("--out", metavar="DIR", default="figures", help="where all goes (default: %(default)s)")
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        type=int,
-        default=default_workers(),
-        help="processes, one thread each (default: cores)",
-    )
+    add_workers(parser)
     parser.add_argument(
         "--cells", metavar="DIR", help="take finished runs from tables, such as docs/results/paper/cells"
     )

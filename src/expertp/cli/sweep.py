@@ -46,13 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the study; made or resumed")
     parser.add_argument("--dry-run", action="store_true", help="say what it would cost, and train nothing")
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        type=int,
-        default=default_workers(),
-        help="processes, one thread each (default: cores)",
-    )
+    add_workers(parser)
     parser.add_argument("--refine", metavar="MINUTES", type=float, default=0.0, help="time for settling open axes")
 
 
@@ -72,6 +66,17 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         raise InputError("--out DIR is missing: where the study goes (or --dry-run, to know what it costs)")
     return sweep(study, args.out, args.workers, args.refine * 60)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Declare how many processes train, for every verb that trains many runs."""
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        default=default_workers(),
+        help="processes, one thread each (default: cores)",
+    )
 
 
 def default_workers() -> int:
@@ -103,7 +108,7 @@ def describe_forecast(study: StudySpec, costs: "Forecast", runs: int, workers: i
         counts = each.model.counts()
         alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
         rows.append((size(each.model), count(counts.total), count(counts.active), str(each.runs), alone, together))
-    tokens = study.train.steps * study.train.batch_tokens
+    tokens = study.train.tokens
     return "\n".join(
         [
             f"{study.name}: {runs} runs of {study.train.steps} steps, {count(tokens)} tokens each",

@@ -89,7 +89,7 @@ class _Progress:
     def begin(self, run: RunSpec, steps_done: int) -> None:
         """Say what is going to happen, from which base, and what it costs."""
         self.has_begun = True
-        train, tokens = run.train, run.train.steps * run.train.batch_tokens
+        train, tokens = run.train, run.train.tokens
         planned = plan(run.base, run.model, run.hps, steps=train.steps, allow_kappa_change=True)
         self._reporter.line(describe(run.model))
         self._reporter.line(

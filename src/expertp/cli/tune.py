@@ -8,8 +8,6 @@ of a study; DIR/path.csv has every candidate.
 """
 
 import argparse
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.sweep import SweepView, default_workers
+from expertp.cli.sweep import SweepView, add_workers
 from expertp.cli.text import columns, duration
 from expertp.config import load_study
 from expertp.errors import InputError
@@ -43,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="directory of the runs; made or resumed")
     parser.add_argument("--passes", metavar="N", type=int, default=1, help="most passes over all (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="say what a pass would cost, and train nothing")
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        type=int,
-        default=default_workers(),
-        help="processes, one thread each (default: cores)",
-    )
+    add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print path and result as JSON on standard output")
 
 
@@ -71,21 +63,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _tune(study: StudySpec, out: Path, args: argparse.Namespace) -> int:
     from expertp.executors.local import LocalExecutor
-    from expertp.tune import Bench, Interrupted, descend
+    from expertp.figures.save import to_csv
+    from expertp.tune import Interrupted, TrainedCandidates, descend
 
     path: list[Trial] = []
     with Reporter("tune", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
         view = SweepView(reporter, args.workers)
-        bench = Bench(study, out, LocalExecutor(args.workers), stop.received, view.follow)
+        candidates = TrainedCandidates(study, out, LocalExecutor(args.workers), stop.received, view.follow)
         try:
-            for trial in descend(study.hps, bench.measure, args.passes):
+            for trial in descend(study.hps, candidates.measure, args.passes):
                 path.append(trial)
                 reporter.line(_line(trial))
         except Interrupted:
             reporter.line("stopped and saved; run the same command to go on")
             return 128 + stop.number
     best = [trial for trial in path if trial.is_taken][-1]
-    write_atomically(out / "path.csv", _as_csv(path).encode())
+    write_atomically(out / "path.csv", to_csv(_row(trial) for trial in path).encode())
     write_atomically(out / "preset.yaml", preset(best.hps, study).encode())
     if args.json:
         print(json.dumps({"hps": best.hps.to_tree(), "path": [_row(trial) for trial in path]}))
@@ -141,15 +134,6 @@ def _row(trial: "Trial") -> dict[str, Any]:
         "taken": trial.is_taken,
         "why": trial.why,
     }
-
-
-def _as_csv(path: "Sequence[Trial]") -> str:
-    text = io.StringIO()
-    rows = [_row(trial) for trial in path]
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _describe_cost(study: StudySpec, workers: int) -> str:

@@ -59,7 +59,12 @@ class Cell:
     @property
     def of(self) -> str:
         """Say how many have diverged: "2/3"."""
-        return f"{self.diverged}/{self.n + self.diverged}"
+        return f"{self.diverged}/{self.runs}"
+
+    @property
+    def runs(self) -> int:
+        """How many there are, diverged ones included."""
+        return self.n + self.diverged
 
 
 def cell(losses: Iterable[float]) -> Cell:
@@ -110,3 +115,13 @@ def signed(value: float, digits: int) -> str:
     ('−0.50', '+0.25')
     """
     return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def span(values: Iterable[object]) -> str:
+    """Write ordered values that should be one, and both ends where they are not.
+
+    >>> span([6, 6]), span([5, 6, 6])
+    ('6', '5–6')
+    """
+    written = [str(value) for value in values]
+    return written[0] if written[0] == written[-1] else f"{written[0]}–{written[-1]}"

@@ -76,9 +76,9 @@ def cost_of_runs(runs: Sequence[RunSpec]) -> Cost:
     """Return what runs cost; of equal ones only the first counts."""
     groups: dict[tuple[ModelSpec, int], list[RunSpec]] = {}
     for run in {run.model_dump_json(): run for run in runs}.values():
-        groups.setdefault((run.model, run.train.steps * run.train.batch_tokens), []).append(run)
+        groups.setdefault((run.model, run.train.tokens), []).append(run)
     made = [
-        ModelCost(model, len(found), tokens * len(found), float(tokens * len(found) * model.flops_per_token()))
+        ModelCost(model, len(found), tokens * len(found), float(sum(run.flops for run in found)))
         for (model, tokens), found in groups.items()
     ]
     return Cost(tuple(sorted(made, key=lambda each: each.model.counts().total)))

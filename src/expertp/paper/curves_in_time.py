@@ -13,7 +13,6 @@ from expertp.figures import balance, collapse
 from expertp.figures.paper import race
 from expertp.figures.save import Drawing, render
 from expertp.paper.finding import Outcome, Readings, Shown, Verdict
-from expertp.paper.settings import best_place
 from expertp.report.reading import Reading
 
 # How far a larger model's loss may lie from the base's until half of the loss drop is made.
@@ -81,12 +80,11 @@ def imbalance(readings: Readings) -> Shown:
         kappa = float(reading.study.base.kappa)
         chance = max(chance, math.sqrt((1 - kappa) / (kappa * reading.study.train.batch_tokens)))
         for line in shown.lines:
-            label = f"{name}, {line.axis} {line.label}"
-            if line.load.steps[-1] < reading.study.train.steps:
+            label, deviation = f"{name}, {line.axis} {line.label}", line.load.late(reading.study.train.steps)
+            if math.isnan(deviation):
                 cut_short.append(label)
-                continue
-            deviation = float(np.mean(line.load.max_deviation[-(len(line.load.steps) // 4 or 1) :]))
-            late[label] = deviation / kappa
+            else:
+                late[label] = deviation / kappa
     why = f"By chance alone an expert's load has an s.d. of {chance:.1%} of kappa, were a batch's tokens independent."
     if cut_short:
         why += f" A run diverges, and late loads are not known: {'; '.join(cut_short)}."
@@ -141,7 +139,7 @@ def races(moe: Mapping[str, Sequence[str]], dense: str) -> Callable[[Readings], 
             f"{each.label} {'diverges' if each.label in diverged else f'{each.final:.3f}'}"
             for each in (*known, baseline)
         )
-        drawing = render("race", race.draw, race.RaceData((*known, baseline)))
+        drawing = render("race", race.draw, race.data([*known, baseline]))
         return Shown((drawing,), Outcome(verdict, number or "none ends below the dense loss", f"Final loss: {ends}."))
 
     return show
@@ -152,5 +150,5 @@ def _best_dense(reading: Reading) -> tuple[Mapping[int, Sequence[Mapping[str, An
     study, axis = reading.study, reading.study.axis_names[0]
     curve = reading.table.curve(axis, 1.0, study.hps.rules, "log2_lr")
     assert curve is not None, f"{study.name} sweeps its learning rate"
-    place = best_place(curve)
+    place = curve.best_place
     return reading.records_of(study.curve(axis, study.base, study.hps.rules, "log2_lr")[place]), curve.losses[place]

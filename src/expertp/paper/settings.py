@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from expertp.analysis.curves import Curve
 from expertp.analysis.paired import Change, paired
 from expertp.analysis.scaling import MIN_SIZES
 from expertp.figures import curves, expert_shape
@@ -18,6 +17,7 @@ from expertp.paper.finding import Outcome, Readings, Shown, Verdict
 from expertp.report.reading import Reading
 from expertp.theory.soft_router import WAYS, soft_router
 
+POSITIVE = "Positive: more, smaller experts are better at the same number of parameters."
 # Loss that a weight decay must gain to matter, in nats.
 BENEFIT = 0.01
 # Share of the variance that a straight line must explain to count as one; the paper has 0.84 to 0.93.
@@ -26,12 +26,6 @@ STRAIGHT = 0.8
 CLOSE = 0.05
 # By how much the share of exchanged experts may change when their number doubles, at the largest numbers.
 LEVEL = 0.02
-
-
-def best_place(curve: Curve) -> int:
-    """Return the place of the lowest median; the first where runs diverge at every value."""
-    medians = [median if math.isfinite(median) else math.inf for median in curve.medians]
-    return medians.index(min(medians))
 
 
 def constants_loss(readings: Readings) -> Shown:
@@ -43,10 +37,10 @@ def constants_loss(readings: Readings) -> Shown:
     drawing = render("constants-loss", curves.draw, curves.base_data(table, "log2_lr", names))
     axis, told, lost = study.axis_names[0], [], {}
     found = {name: curve for name in names if (curve := table.curve(axis, 1.0, name, "log2_lr"))}
-    best = found[ours].losses[best_place(found[ours])]
+    best = found[ours].losses[found[ours].best_place]
     gaps = {}
     for name, curve in found.items():
-        place = best_place(curve)
+        place = curve.best_place
         above = curve.losses[place + 1] if place + 1 < len(curve.losses) else ()
         lost[name] = sum(loss == math.inf for loss in above)
         if name != ours:
@@ -143,19 +137,18 @@ def tradeoff(readings: Readings) -> Shown:
         gain = paired(table.zero_shot("alpha", scale, rules), table.zero_shot("experts", scale, rules))
         signs.append(gain)
         told.append(f"{name}: {scale:g}x experts ahead of {scale:g}x size by {gain}")
-    drawing, gain = _granularity(readings["granularity"], "granularity")
+    drawing, gain, course = _granularity(readings["granularity"], "granularity")
     signs.append(gain)
     told.append(f"most beside fewest active experts {gain}")
-    why = "Positive: more, smaller experts are better at the same number of parameters."
+    why = f"{POSITIVE} {course}"
     return Shown((*drawings, drawing), Outcome(_sign_verdict(signs), "; ".join(told), why))
 
 
 def tradeoff_long(readings: Readings) -> Shown:
     """Show the same for a long horizon."""
-    drawing, gain = _granularity(readings["granularity-long"], "granularity-long")
+    drawing, gain, course = _granularity(readings["granularity-long"], "granularity-long")
     number = f"most beside fewest active experts {gain}"
-    why = "Positive: more, smaller experts are better at the same number of parameters."
-    return Shown((drawing,), Outcome(_sign_verdict([gain]), number, why))
+    return Shown((drawing,), Outcome(_sign_verdict([gain]), number, f"{POSITIVE} {course}"))
 
 
 def _sign_verdict(gains: Sequence[Change]) -> Verdict:
@@ -164,7 +157,8 @@ def _sign_verdict(gains: Sequence[Change]) -> Verdict:
     return "HOLDS" if all(gain.is_higher for gain in gains) else "INCONCLUSIVE"
 
 
-def _granularity(reading: Reading, name: str) -> tuple[Drawing, Change]:
+def _granularity(reading: Reading, name: str) -> tuple[Drawing, Change, str]:
+    """Return picture, gain of the most over the fewest active experts, and whether each step between them gains."""
     study, table = reading.study, reading.table
     group = []
     for joint in study.joint:
@@ -172,7 +166,9 @@ def _granularity(reading: Reading, name: str) -> tuple[Drawing, Change]:
         group.append((model, table.zero_shot(joint, scale, study.hps.rules)))
     shown = granularity.data({f"{study.train.steps} steps": group})
     (points,) = shown.groups.values()
-    return render(name, granularity.draw, shown), granularity.gain(points)
+    course = "falls" if granularity.is_monotone(points) else "does not fall"
+    told = f"The median {course} at every step to more active experts."
+    return render(name, granularity.draw, shown), granularity.gain(points), told
 
 
 def parameters(readings: Readings) -> Shown:

@@ -100,7 +100,7 @@ def intro(reading: Reading) -> tuple[str, ...]:
     named: tuple[tuple[HP, str], ...] = (("log2_lr", "learning rates"), ("log2_init_std", "init stds"))
     grids = " and ".join(f"{len(study.grid(hp))} {name}" for hp, name in named if study.grid(hp))
     beside = f", beside {' and '.join(study.contrasts)}" if study.contrasts else ""
-    tokens, largest = study.train.steps * study.train.batch_tokens, reading.largest.counts()
+    tokens, largest = study.train.tokens, reading.largest.counts()
     ratio = tokens / largest.total
     return (
         f"Hyperparameters of a base of {count(study.base.counts().total)} parameters are carried by the rule set "
@@ -125,7 +125,7 @@ def facts(reading: Reading) -> tuple[tuple[str, str], ...]:
         ("failed", str(statuses["failed"])),
         ("missing", str(statuses["missing"] + statuses["unfinished"])),
         ("seeds", str(len(study.seeds))),
-        ("tokens a run", count(study.train.steps * study.train.batch_tokens)),
+        ("tokens a run", count(study.train.tokens)),
         ("largest model", count(reading.largest.counts().total)),
     )
 

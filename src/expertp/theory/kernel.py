@@ -38,7 +38,7 @@ from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_shar
 from expertp.theory.problem import Data, Problem, make_data
 from expertp.theory.progress import Tick, silent
 from expertp.theory.sampling import Sampling, middles, quasi_random
-from expertp.theory.trajectory import Trajectory, require_finite
+from expertp.theory.trajectory import Trajectory, diverged
 
 Term = Literal["R_phi", "R_g", "M_AA", "sigma_in_z"]
 # Directions in which a process varies less than this, relative to its largest variance, are determined by its past.
@@ -225,8 +225,8 @@ class _March:
         self._extend_kernel(self.C_g[problem.L], self.g[problem.L], now)
         f = self._covariance(self.g[problem.L][now], self.h[problem.L][now]).diagonal() / problem.gamma0
         # What misses the targets by so much is lost, and its kernels soon have no decomposition.
-        is_lost = (self.y_P - f).abs().max() > DIVERGED * self.y_P.abs().max()
-        require_finite(problem, torch.where(is_lost, math.inf, f), step)
+        if not (self.y_P - f).abs().max() <= DIVERGED * self.y_P.abs().max():
+            raise diverged(problem, step)
         self.f_PT[:, step], self.delta[now] = f, self.y_P - f
         for l in reversed(range(problem.L)):
             gate, preactivation = forward[l]

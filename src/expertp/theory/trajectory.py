@@ -56,9 +56,14 @@ class Trajectory:
 
 
 def require_finite(problem: Problem, f: Tensor, step: int) -> None:
-    """Refuse outputs that have left all bounds."""
+    """Refuse outputs that are no numbers any more."""
     if not torch.isfinite(f).all():
-        raise InputError(f"eta={problem.eta:g}: training diverges at step {step}; lower eta or gamma0")
+        raise diverged(problem, step)
+
+
+def diverged(problem: Problem, step: int) -> InputError:
+    """Return what to raise where outputs have left all bounds."""
+    return InputError(f"eta={problem.eta:g}: training diverges at step {step}; lower eta or gamma0")
 
 
 def losses(f: Floats, y: Floats) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,12 @@ import numpy as np
 
 from expertp.analysis.balance import LoadBalance, load_balance
 from expertp.figures import style
-from expertp.figures.labels import thinned
-from expertp.figures.paper.granularity import span
+from expertp.figures.labels import span, thinned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The last part of training, over which a load is averaged.
-LATE = 0.25
 DIVERGED = "diverges"
 
 
@@ -111,14 +107,7 @@ def late_deviation(found: ConstantsLoadData, name: str) -> dict[float, float]:
 
     It is nan where a run has diverged.
     """
-    return {each.log2_lr: _late(each.load, found.last_step) for each in found.sets[name]}
-
-
-def _late(load: LoadBalance, last_step: int) -> float:
-    if load.steps[-1] < last_step:
-        return math.nan
-    late = np.asarray(load.steps) > (1 - LATE) * last_step
-    return float(np.asarray(load.max_deviation)[late].mean())
+    return {each.log2_lr: each.load.late(found.last_step) for each in found.sets[name]}
 
 
 def draw(figure: Figure, found: ConstantsLoadData) -> None:

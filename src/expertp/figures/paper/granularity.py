@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from expertp.analysis.paired import Change, paired
 from expertp.figures import style
-from expertp.figures.labels import LOSS, Cell, cell
+from expertp.figures.cells import draw_cells, strip_of_diverged
+from expertp.figures.labels import LOSS, Cell, cell, span
 from expertp.spec import ModelSpec
 from expertp.wording import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Points from one line of a strip of diverged runs to the next.
-LEVEL = 10.5
 
 
 @dataclass(frozen=True)
@@ -154,50 +149,5 @@ def _draw_group(ax: Axes, points: Sequence[Point]) -> None:
     )
     ax.set_xlabel(
         f"experts × size of each (alpha_ffn)\n{total} parameters,\n{active} active; "
-        f"n = {span(sorted(runs(each.losses) for each in points))} seeds"
+        f"n = {span(sorted(each.losses.runs for each in points))} seeds"
     )
-
-
-def draw_cells(ax: Axes, x: Sequence[float], cells: Sequence[Cell], level: int = 0, **look: Any) -> None:
-    """Draw medians with bars from least to largest; where a run has diverged, "1/3" at a level of the strip above."""
-    median, low, high = (
-        np.array([math.nan if each.median is None else getattr(each, part) for each in cells], float)
-        for part in ("median", "low", "high")
-    )
-    ax.errorbar(x, median, np.abs([median - low, high - median]), capsize=2, elinewidth=1, **look)
-    for place, each in zip(x, cells, strict=True):
-        if each.diverged:
-            ax.annotate(
-                each.of, (place, 1.0), xycoords=ax.get_xaxis_transform(), ha="center", va="top",
-                xytext=(0, -1 - LEVEL * level), textcoords="offset points", fontsize=8, color=look["color"],
-            )  # fmt: skip
-
-
-def strip_of_diverged(ax: Axes, levels: int, is_named: bool = True) -> None:
-    """Make room above all losses for so many levels of diverged runs, and say what stands there."""
-    low, high = ax.get_ylim()
-    # None in the strip, where no loss is.
-    ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high - 0.03 * (high - low)])
-    share = 0.03 + 0.075 * levels
-    ax.set_ylim(low, high + (high - low) * share / (1 - share))
-    ax.axhline(high, color=style.INK, alpha=0.35, linewidth=0.8)
-    if is_named:
-        ax.annotate(
-            "diverged", (0, 1), xycoords="axes fraction", xytext=(-5, -1), textcoords="offset points", ha="right",
-            va="top", fontsize=8,
-        )  # fmt: skip
-
-
-def runs(losses: Cell) -> int:
-    """Return how many runs there are, diverged ones included."""
-    return losses.n + losses.diverged
-
-
-def span(values: Iterable[object]) -> str:
-    """Write ordered values that should be one, and both ends where they are not.
-
-    >>> span([6, 6]), span([5, 6, 6])
-    ('6', '5–6')
-    """
-    written = [str(value) for value in values]
-    return written[0] if written[0] == written[-1] else f"{written[0]}–{written[-1]}"

@@ -11,8 +11,7 @@ import numpy as np
 
 from expertp.analysis.collapse import Floats, default_window, smoothed
 from expertp.figures import style
-from expertp.figures.labels import LOSS, known, thinned
-from expertp.figures.paper.granularity import span
+from expertp.figures.labels import LOSS, known, span, thinned
 from expertp.wording import count
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from expertp.figures import style
-from expertp.figures.labels import LOSS, Cell, cell
-from expertp.figures.paper.granularity import draw_cells, runs, span, strip_of_diverged
+from expertp.figures.cells import draw_cells, strip_of_diverged
+from expertp.figures.labels import LOSS, Cell, cell, span
 from expertp.figures.theory.ticks import round_numbers
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def draw(figure: Figure, decay: WeightDecayData) -> None:
     _tau_ticks(ax, decay)
     if diverged:
         strip_of_diverged(ax, len(diverged))
-    ns = sorted(n for line in decay.lines for each in line.cells if (n := runs(each)))
+    ns = sorted(n for line in decay.lines for each in line.cells if (n := each.runs))
     ax.set_xlabel(f"τ = steps × learning rate × weight decay (n = {span(ns or [0])} seeds)")
     ax.set_ylabel(LOSS)
     style.legend_above(ax)

@@ -1,0 +1,207 @@
+"""Verdicts that training curves decide."""
+
+import math
+
+import pytest
+from readings import AT_CENTRE, BASE, BATCH, HOLDS, INF, LR, NOT, STEPS, UNSURE, loads, log2_lr, outcome, reading, study
+
+from expertp.errors import RunError
+from expertp.paper import curves_in_time
+
+
+def falling(off=0.0, until=STEPS):
+    """Return records of a loss from 6 to 2, higher by a share of itself; it has diverged before the end if told so."""
+    losses = [(6 - 4 * place / (STEPS - 1)) * (1 + off) for place in range(STEPS)]
+    return [{"step": step, "loss": loss if step <= until else None} for step, loss in enumerate(losses, 1)][: until + 1]
+
+
+def collapse(off):
+    """Judge two studies in which the relative distance from the base, or records, are told by name and axis."""
+
+    def of(name):
+        def records(run):
+            moved = [key for key, field in fields.items() if getattr(run.model, field) != BASE.get(field, 1)]
+            found = off.get((name, moved[0]), 0.01) if moved else 0.0
+            return falling(found) if isinstance(found, float) else found
+
+        return records
+
+    fields = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}
+    axes = {
+        axis: {"sizes": sizes, **LR} for axis, sizes in zip(fields, ([32, 64], [2, 4], [4, 8], [1, 2]), strict=True)
+    }
+    readings = {name: reading(study(name, axes=axes, **AT_CENTRE), records=of(name)) for name in ("one", "two")}
+    return outcome(curves_in_time.collapses(("one", "two"))(readings))
+
+
+def test_curves_collapse_when_all_sizes_stay_close_to_the_base():
+    verdict, number, why = collapse({("two", "alpha"): -0.015, ("one", "depth"): 0.3})
+    assert verdict == HOLDS
+    assert number == "largest relative difference until half of the drop: 1.5% (two, alpha)"
+    assert why == "All 6 axes stay within 2%. Not part of the claim: one, depth 30%, two, depth 1%."
+
+
+def test_curves_do_not_collapse_when_one_size_lies_off():
+    verdict, number, why = collapse({("one", "experts"): 0.03, ("two", "width"): -0.041})
+    assert verdict == NOT
+    assert number == "largest relative difference until half of the drop: 4.1% (two, width)"
+    assert why.startswith("Beyond 2%: one, experts 3%, two, width 4.1%.")
+
+
+def test_curves_do_not_collapse_when_a_run_diverges_before_half_of_the_drop():
+    verdict, number, _ = collapse({("one", "width"): falling(until=2)})
+    assert verdict == NOT
+    assert number.endswith(": inf% (one, width)")
+    assert collapse({("one", "width"): falling(until=6)})[0] == HOLDS
+
+
+def fan_in(ours, theirs):
+    axes = {"alpha": {"sizes": [1, 4], **LR}}
+    spec = study("fan-in-down", axes=axes, contrasts={"fan_in_down": {"axes": ["alpha"]}}, **AT_CENTRE)
+
+    def records(run):
+        off = {"expertp": ours, "fan_in_down": theirs}[run.hps.rules]
+        if run.model.alpha_ffn == 1:
+            return falling()
+        return falling(until=1) if off == math.inf else falling(off)
+
+    return outcome(curves_in_time.fan_in({"fan-in-down": reading(spec, records=records)}))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict", "both"),
+    [
+        (0.01, 0.08, HOLDS, "1% by the rule, 8% by fan-in"),
+        (0.01, math.inf, HOLDS, "1% by the rule, inf% by fan-in"),
+        (0.01, 0.015, NOT, "1% by the rule, 1.5% by fan-in"),
+        (0.03, 0.08, UNSURE, "3% by the rule, 8% by fan-in"),
+        (math.inf, math.inf, UNSURE, "inf% by the rule, inf% by fan-in"),
+    ],
+)
+def test_fan_in_is_told_from_the_rule_by_the_same_bound(ours, theirs, verdict, both):
+    found, number, _ = fan_in(ours, theirs)
+    assert (found, number) == (verdict, f"largest relative difference until half of the drop: {both}")
+
+
+def balance(wide, seed_1=None):
+    """Judge two studies; the wide model of the second has such loads, its seed 1 others if told."""
+
+    def records(run):
+        late = [0.05] * 2 if run.model.n_embd == 32 else wide if run.train.seed == 0 or seed_1 is None else seed_1
+        return loads([0.7] * (STEPS - 2) + late) if len(late) == 2 else loads(late)
+
+    axes = {"width": {"sizes": [32, 64], **LR}}
+    specs = {name: study(name, axes=axes, **{**AT_CENTRE, "seeds": [0, 1]}) for name in ("short", "long")}
+    even = reading(specs["short"], records=lambda _: loads([0.7] * (STEPS - 2) + [0.025] * 2))
+    return outcome(curves_in_time.imbalance({"short": even, "long": reading(specs["long"], records=records)}))
+
+
+def test_loads_are_balanced_when_they_are_late_in_training():
+    verdict, number, why = balance([0.1, 0.08])
+    assert verdict == HOLDS
+    assert "an s.d. of 15.3% of kappa" in why  # sqrt(3/4 / 32) of the 32 tokens that an expert should get
+    # Over kappa = 1/4: 0.1, 0.1 in the short study, 0.2 and 0.36 in the long one.
+    assert number == "late max |Load - kappa| over kappa: median 0.15, largest 0.36 (long, width 64)"
+
+
+def test_an_expert_without_a_token_is_no_balance():
+    verdict, number, _ = balance([0.25, 0.25])
+    assert verdict == NOT
+    assert number.endswith("largest 1.00 (long, width 64)")
+
+
+def test_loads_of_a_run_that_diverges_are_unknown_and_not_those_of_its_start():
+    verdict, number, why = balance([0.05, 0.05], seed_1=[0.01] * 3)
+    assert verdict == UNSURE
+    assert number == "late max |Load - kappa| over kappa: median 0.10, largest 0.20 (long, width 32)"
+    assert why.endswith("A run diverges, and late loads are not known: long, width 64.")
+
+
+def test_loads_of_which_all_have_diverged_are_unknown():
+    spec = study("s", axes={"width": {"sizes": [32, 64], **LR}}, **AT_CENTRE)
+    found = curves_in_time.imbalance({"s": reading(spec, records=lambda _: loads([0.1] * 3))})
+    assert outcome(found)[:2] == (UNSURE, "late loads are unknown")
+
+
+def validated(losses, seconds):
+    """Return records of four validations, one at every second step."""
+    return [
+        {"step": 2 * k, "loss": 9.0, "val_loss": loss, "tokens": 2 * k * BATCH, "seconds": 2 * k * seconds}
+        for k, loss in enumerate(losses, 1)
+    ]
+
+
+DENSE = {-8: [5, 4.5, 4.2, 4.0], -7: [6, 5, 4, 3.8], -6: [5, 4, 3.6, 3.5]}
+
+
+def race(moe, dense=DENSE, lost=()):
+    """Judge models by name against a dense one by learning rate, given validations; what is lost has diverged."""
+    joint = {name: {"models": [{"n_embd": 64, "alpha_ffn": place}], **LR} for place, name in enumerate(moe, 1)}
+    own = study("moe", joint=joint, **AT_CENTRE)
+    model = {"base": {**BASE, "n_exp": 1, "ffn": "dense"}, "axes": {"width": {"sizes": [32], **LR}}}
+    theirs = study("dense", **{**model, "grids": {"log2_lr": sorted(dense)}, "verdict": None})
+    names = dict(enumerate(moe, 1))
+
+    def of(curves, name):
+        return lambda run: INF if name(run) in lost else curves[name(run)][-1] if curves[name(run)] else 3.0
+
+    def by_name(run):
+        return names[int(run.model.alpha_ffn)]
+
+    readings = {
+        "moe": reading(own, of(moe, by_name), lambda run: validated(moe[by_name(run)], seconds=2.0)),
+        "dense": reading(theirs, of(dense, log2_lr), lambda run: validated(dense[log2_lr(run)], seconds=1.0)),
+    }
+    return outcome(curves_in_time.races({"moe": tuple(moe)}, "dense")(readings))
+
+
+def test_a_race_is_won_when_all_models_come_down_to_the_best_dense_loss():
+    verdict, number, why = race({"A": [5, 4, 3, 2], "B": [6, 5, 4.5, 3]})
+    assert verdict == HOLDS
+    # A is at 3.5 after 5 steps of 8, which take 10 seconds where the dense model takes 8; B after 7.33 and 14.67.
+    assert number == "MoE A: 1.6x fewer tokens, 0.8x the speed; MoE B: 1.1x fewer tokens, 0.5x the speed"
+    assert why == "Final loss: MoE A 2.000, MoE B 3.000, dense, tuned 3.500."
+
+
+def test_a_race_is_lost_when_one_model_stays_above_the_dense_loss():
+    verdict, number, why = race({"A": [5, 4, 3, 2], "B": [6, 5, 4.5, 3.6]})
+    assert verdict == NOT
+    assert number == "MoE A: 1.6x fewer tokens, 0.8x the speed"
+    assert "MoE B 3.600, dense, tuned 3.500" in why
+    assert race({"B": [6, 5, 4.5, 3.6]})[1] == "none ends below the dense loss"
+
+
+def test_a_model_that_diverges_or_rises_again_has_not_won():
+    # However low it was: the curve of one that has diverged ends early.
+    verdict, number, why = race({"A": [5, 4, 3, 2], "B": [5, 3.4, 3.5, 3.7]}, lost={"A"})
+    assert (verdict, number) == (NOT, "none ends below the dense loss")
+    assert why == "Final loss: MoE A diverges, MoE B 3.700, dense, tuned 3.500."
+
+
+def test_a_learning_rate_at_which_dense_runs_diverge_is_not_the_best():
+    _, _, why = race({"A": [5, 4, 3, 2]}, lost={-6})
+    assert why.endswith("dense, tuned 3.800.")
+
+
+def test_nothing_is_compared_with_a_dense_model_that_always_diverges():
+    verdict, number, why = race({"A": [5, 4, 3, 2]}, lost=set(DENSE))
+    assert (verdict, number) == (UNSURE, "the dense model diverges at every learning rate")
+    assert why == "Final loss: MoE A 2.000, dense, tuned diverges."
+
+
+def test_a_race_without_records_is_refused():
+    with pytest.raises(RunError, match="dense or moe: a run has no records"):
+        race({"A": [5, 4, 3, 2], "B": []})
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda: collapse({("one", "width"): falling(until=1)}),
+        lambda: balance([0.05, 0.05], seed_1=[0.01] * 3),
+        lambda: race({"A": [5, 4, None, None]}, {lr: [5, None, None, None] for lr in DENSE}, {"A", *DENSE}),
+    ],
+)
+def test_runs_that_diverge_can_be_drawn(drawings, show):
+    drawings()
+    show()

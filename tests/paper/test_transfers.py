@@ -1,0 +1,135 @@
+"""Verdicts that a grid decides."""
+
+import math
+
+import pytest
+from readings import HOLDS, NOT, UNSURE, log2_lr, outcome, reading, study, valley
+
+from expertp.paper import transfers
+
+
+def both_grids(name="study", **changes):
+    grids = {"log2_lr": [-10, -9, -8, -7, -6, -5, -4], "log2_init_std": [-6, -5, -4, -3, -2]}
+    return study(name, **{"axes": {"width": [32, 64, 128]}, "grids": grids, **changes})
+
+
+def transfer_of(**where):
+    spec = both_grids("t")
+    return outcome(transfers.transfer("t")({"t": reading(spec, lambda run: valley(run, **where))}))
+
+
+def test_transfer_holds_when_no_optimum_moves_much():
+    verdict, number, why = transfer_of(lr_drift=0.05, init_drift=-0.1)
+    assert verdict == HOLDS
+    assert number == "2 curves: 2 PASS; most drift width, init std: -0.10 [-0.10, -0.10] octaves a doubling"
+    assert why == "Every interval lies within its threshold."
+
+
+def test_transfer_does_not_hold_when_one_optimum_moves():
+    verdict, number, why = transfer_of(lr_drift=0.5, init_drift=0.1)
+    assert verdict == NOT
+    assert number == "2 curves: 1 PASS, 1 FAIL; most drift width, lr: +0.50 [+0.50, +0.50] octaves a doubling"
+    assert why.startswith("width, lr: the optimum moves by +0.50 octaves per doubling (95%: +0.50 to +0.50), all")
+    assert "init" not in why
+
+
+def test_transfer_is_inconclusive_when_an_optimum_may_lie_beyond_the_grid():
+    verdict, number, why = transfer_of(lr=-3.0, init_drift=0.1)
+    assert verdict == UNSURE
+    assert number.startswith("2 curves: 1 PASS, 1 INCONCLUSIVE; ")
+    assert why.startswith("width, lr: the optimum at 1 and 2 and 4 times the base lies on the edge of the grid")
+
+
+def control(loss):
+    axes = {"fixed_topk": {"sizes": [4, 16], "sweep": ["log2_lr"]}}
+    spec = study("c", axes=axes, allow_kappa_change=True)
+    return outcome(transfers.no_transfer("c")({"c": reading(spec, loss)}))
+
+
+def diverging(*cells):
+    """Return a loss that is infinite at some (experts, log2 lr, seed), and has its optimum at the base's elsewhere."""
+    return lambda run: math.inf if (run.model.n_exp, log2_lr(run), run.train.seed) in cells else valley(run, lr=-7.1)
+
+
+def test_a_control_holds_when_its_optimum_moves():
+    verdict, number, why = control(lambda run: valley(run, lr_drift=0.5))
+    assert verdict == HOLDS
+    assert number == "fixed_topk, lr: +0.50 [+0.50, +0.50] octaves a doubling"
+    assert why.startswith("No transfer: the optimum moves by +0.50 octaves per doubling")
+
+
+def test_a_control_holds_when_larger_models_are_less_stable():
+    verdict, _, why = control(diverging((16, -6, 0), (16, -6, 2), (16, -5, 0)))
+    assert verdict == HOLDS
+    assert why == "Stability is lost up to twice the base's learning rate: 2 runs diverge at 4 times the base."
+
+
+@pytest.mark.parametrize(("cells", "expected"), [([(16, -5, 0)], NOT), ([(16, -6, 0), (4, -6, 1)], UNSURE)])
+def test_runs_that_diverge_far_above_or_at_the_base_as_well_are_no_loss_of_stability(cells, expected):
+    verdict, _, why = control(diverging(*cells))
+    assert verdict == expected
+    assert "Stability" not in why
+
+
+def test_a_control_does_not_hold_when_the_optimum_stays():
+    verdict, number, why = control(lambda run: valley(run, lr_drift=0.1))
+    assert verdict == NOT
+    assert number == "fixed_topk, lr: +0.10 [+0.10, +0.10] octaves a doubling"
+    assert why.startswith("The optimum stays: the optimum moves by +0.10 octaves")
+
+
+def test_a_control_is_inconclusive_on_the_edge_of_the_grid():
+    assert control(lambda run: valley(run, lr=-12.0))[0] == UNSURE
+
+
+def test_a_control_all_of_whose_larger_runs_diverge_has_no_drift():
+    verdict, number, why = control(lambda run: math.inf if run.model.n_exp == 16 else valley(run))
+    assert verdict == HOLDS
+    assert number == "fixed_topk, lr: ? [?, ?] octaves a doubling"
+    assert why == "No transfer: every run at 4 times the base has diverged."
+
+
+def horizon(short, long):
+    joint = {"larger": {"models": [{"n_embd": 64, "n_layer": 4}]}}  # four times the base
+    specs = {"s": both_grids("s"), "l": both_grids("l", axes={}, joint=joint)}
+    return outcome(
+        transfers.longer_horizon("s", "l")({"s": reading(specs["s"], short), "l": reading(specs["l"], long)})
+    )
+
+
+def test_a_longer_horizon_holds_when_the_short_ones_optima_are_still_about_right():
+    verdict, number, _ = horizon(valley, lambda run: valley(run, lr=-6.8, init=-4.1))
+    assert verdict == HOLDS
+    assert number == (
+        "optimum of larger at the long horizon beside the base's at the short one, octaves: lr +0.20, init std -0.10; "
+        "2 curves: 2 PASS; most drift larger, lr: +0.10 [+0.10, +0.10] octaves a doubling"
+    )
+
+
+def test_a_longer_horizon_that_moves_all_its_optima_alike_does_not_hold():
+    verdict, number, why = horizon(valley, lambda run: valley(run, lr=-8.0, init=-4.1))
+    assert verdict == NOT
+    assert "octaves: lr -1.00, init std -0.10; 2 curves: 1 PASS, 1 FAIL; most drift larger, lr: -0.50" in number
+    assert why.startswith("larger, lr: the optimum moves by -0.50 octaves per doubling")
+
+
+def test_a_longer_horizon_is_inconclusive_on_the_edge_of_the_grid():
+    assert horizon(lambda run: valley(run, init=-8), lambda run: valley(run, lr=-6.8, init=-8))[0] == UNSURE
+
+
+def test_a_longer_horizon_without_an_optimum_of_the_larger_model_has_no_shift():
+    verdict, number, why = horizon(valley, lambda run: math.inf if run.model.n_embd == 64 else valley(run))
+    assert verdict == NOT
+    assert "octaves: unknown; 2 curves: 2 FAIL" in number
+    assert "every run at 4 times the base has diverged" in why
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda: control(lambda run: math.inf if run.model.n_exp == 16 else valley(run)),
+    ],
+)
+def test_runs_that_diverge_can_be_drawn(drawings, show):
+    drawings()
+    show()
