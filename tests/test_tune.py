@@ -15,6 +15,7 @@ from expertp.study_store import read_study
 from expertp.tune import (
     COORDINATES,
     FURTHEST,
+    Outcome,
     TrainedCandidates,
     descend,
     moved,
@@ -29,13 +30,16 @@ START = BaseHPs(lr=2**-6, init_std=2**-4)
 class Valley:
     """Losses with a known best place: a bowl in the logarithm of some coordinates, with noise that seeds share."""
 
-    def __init__(self, best, noise=0.001, seeds=5, diverges=lambda _: False, depth=0.02):
+    def __init__(self, best, noise=0.001, seeds=5, diverges=lambda _: False, depth=0.02, load=lambda _: 0.05):
         self.best, self.noise, self.seeds, self.diverges, self.depth = best, noise, seeds, diverges, depth
-        self.asked = []
+        self.load = load
 
     def measure(self, candidates):
-        self.asked += candidates
-        return [self.losses(hps) for hps in candidates]
+        return [Outcome(self.losses(hps), self.loads(hps)) for hps in candidates]
+
+    def loads(self, hps):
+        noise = random.Random(hps.model_dump_json())
+        return tuple(self.load(hps) * 2 ** noise.uniform(-0.1, 0.1) for _ in range(self.seeds))
 
     def losses(self, hps):
         if self.diverges(hps):
@@ -76,7 +80,7 @@ def test_noise_alone_moves_next_to_nothing():
 
 def test_a_gain_that_one_seed_makes_is_not_taken():
     def measure(candidates):
-        return [(3.0, 3.1, 3.2, 3.3 - (hps != START)) for hps in candidates]
+        return [Outcome((3.0, 3.1, 3.2, 3.3 - (hps != START)), (0.05,) * 4) for hps in candidates]
 
     path = list(descend(START, measure, coordinates=("router_lr",)))
     assert [trial.is_taken for trial in path] == [True, False, False]
@@ -95,9 +99,55 @@ def test_a_lower_loss_that_diverges_an_octave_above_is_refused():
 def test_what_makes_an_unstable_start_stable_is_taken_without_a_gain():
     shaky = Valley({}, diverges=lambda hps: hps.lr > START.lr and value_of(hps, "router_lr") >= 1, depth=0)
     path, found = result(shaky, coordinates=("router_lr",))
-    assert path[0].diverged_above == 5
+    assert path[0].above.diverged == 5
     assert value_of(found, "router_lr") == 0.25
     assert [trial.why for trial in path if trial.is_taken] == ["start", "more stable"]
+
+
+def test_a_lower_loss_that_upsets_the_loads_is_refused():
+    tempting = Valley({"lr": 2**-7}, load=lambda hps: 0.4 if hps.lr == 2**-7 else 0.1)
+    path, found = result(tempting, coordinates=("lr",))
+    assert found == START
+    (refused,) = [trial for trial in path if trial.value == 2**-7]
+    assert refused.why.startswith("uneven loads (max |Load - kappa| 0.4")
+    assert refused.change.is_lower
+
+
+def test_uneven_loads_an_octave_above_do_not_count():
+    def load(hps):
+        return 0.4 if hps.lr > START.lr and value_of(hps, "router_lr") > 1 else 0.1
+
+    tempting = Valley({"router_lr": 4.0}, load=load)
+    path, found = result(tempting, coordinates=("router_lr",))
+    assert value_of(found, "router_lr") == 4.0
+    (taken,) = [trial for trial in path if trial.value == 4.0]
+    assert taken.above.load > 4 * taken.outcome.load / 1.2
+
+
+def test_what_evens_the_loads_is_taken_if_it_costs_no_loss():
+    def load(hps):
+        return 0.4 * value_of(hps, "router_lr")
+
+    path, found = result(Valley({}, depth=0, load=load, noise=0), coordinates=("router_lr",))
+    assert value_of(found, "router_lr") == 1 / FURTHEST
+    assert {trial.why for trial in path[1:] if trial.is_taken} == {"more stable"}
+    _, found = result(Valley({"router_lr": 1.0}, load=load), coordinates=("router_lr",))
+    assert found == START
+
+
+def test_loads_that_change_by_less_than_an_octave_do_not_count():
+    shifting = Valley({}, depth=0, noise=0, load=lambda hps: 0.17 if named_constants(hps.constants) else 0.1)
+    path, found = result(shifting)
+    assert found == START
+    assert {trial.why for trial in path[1:]} == {"no significant change"}
+
+
+def test_a_model_without_loads_is_judged_by_loss_alone():
+    def dense(hps):
+        return Outcome(Valley({"lr": 2**-7}).losses(hps), (math.nan,) * 5)
+
+    path = list(descend(START, lambda candidates: list(map(dense, candidates)), coordinates=("lr",)))
+    assert [trial.value for trial in path if trial.is_taken][1:] == [2**-7]
 
 
 def test_a_candidate_that_diverges_is_never_taken():
@@ -108,7 +158,7 @@ def test_a_candidate_that_diverges_is_never_taken():
 
 def test_a_coordinate_goes_only_so_far():
     _, found = result(Valley({"norm_lr": 4.0**9}), coordinates=("norm_lr",))
-    assert value_of(found, "norm_lr") == 4 * FURTHEST
+    assert value_of(found, "norm_lr") == FURTHEST
 
 
 def test_the_next_pass_comes_only_after_a_change():
@@ -170,8 +220,9 @@ def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, ca
     preset = yaml.safe_load((out / "preset.yaml").read_text())
     assert build(BaseHPs, preset["hps"], "preset").lr > 0
     rows = (out / "path.csv").read_text().splitlines()
-    assert rows[0].startswith("coordinate,value,loss,change")
+    assert rows[0].startswith("pass,coordinate,value,loss,change")
     assert len(rows) >= 1 + 1 + 4
+    assert "max |Load" in (out / "path.svg").read_text()
     assert main(["tune", str(study_file), "--out", str(out), "--workers", "1", "--json"]) == 0
     assert '"path"' in capsys.readouterr().out
 

@@ -3,12 +3,12 @@
     all ones  ->  one coordinate at a time, up and down, further the way that helps  ->  the next coordinate
 
 Coordinates are the global learning rate and init std, then lr and init of every family of parameters. A change is taken
-when the loss falls significantly over the same seeds and training becomes no less stable: the number of seeds that
-diverge counts, at the candidate's learning rate and an octave above it. Where the best so far is unstable, a change
-that makes it less so is taken as well, if it does not cost loss.
+when the loss falls significantly over the same seeds and training becomes no less stable. A change that makes training
+more stable is taken as well, if it does not cost loss. Two things are stability: that no seed diverges, be it at the
+candidate's learning rate or an octave above, and that experts are loaded evenly at its learning rate.
 
-`descend` knows nothing of training: it asks `measure` for losses. All runs are cells of one study, so that whatever is
-there is not trained again, and the same command after an interruption walks the same path.
+`descend` knows nothing of training: it asks `measure` for outcomes. All runs are cells of one study, so that whatever
+is there is not trained again, and the same command after an interruption walks the same path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
+from expertp.analysis.balance import load_balance
 from expertp.analysis.curves import StudyTable
 from expertp.analysis.paired import Change, paired
 from expertp.errors import InputError, RunError
@@ -33,13 +35,50 @@ FAMILIES = ("mlp_down", "mlp_up", "router", "attn_v", "attn_qk", "attn_o", "embe
 COORDINATES = (*GLOBAL, *(f"{family}_{kind}" for family in FAMILIES for kind in ("lr", "init")), "norm_lr")
 # How far one step goes: the global values by an octave, constants by the paper's factor.
 GLOBAL_STEP, CONSTANT_STEP = 2.0, 4.0
-# How far a coordinate may lie from its start for another step to be tried.
+# How far a coordinate may move from its start.
 FURTHEST = 4.0**4
 # An octave above the learning rate training must not diverge.
 ABOVE = 2.0
+# Load deviations halve or double before they count: a good share of what there is at the end is noise of the batch.
+OCTAVE = 1.0
 NO_CHANGE = Change(0.0, 0.0, 0)
-Losses = tuple[float, ...]
-Measure = Callable[[Sequence[BaseHPs]], list[Losses]]
+Verdict = Literal["taken", "left", "unstable"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a model trains: one number per seed.
+
+    Args:
+        losses: at the end; inf where it diverged.
+        loads: max |Load - kappa| in the last quarter; nan where it diverged, or has no loads to speak of.
+    """
+
+    losses: tuple[float, ...]
+    loads: tuple[float, ...]
+
+    @property
+    def diverged(self) -> int:
+        """How many seeds diverge."""
+        return self.losses.count(math.inf)
+
+    @property
+    def load(self) -> float:
+        """Mean load deviation of the seeds that have one."""
+        known = [load for load in self.loads if not math.isnan(load)]
+        return statistics.fmean(known) if known else math.nan
+
+    def stability(self, best: Outcome) -> int:
+        """Return whether it is more (1), as (0) or less (-1) stable than the best so far."""
+        if self.diverged != best.diverged:
+            return 1 if self.diverged < best.diverged else -1
+        octaves = paired(*([math.log2(load) if load > 0 else math.nan for load in each.loads] for each in (self, best)))
+        if abs(octaves.mean) >= OCTAVE and (octaves.is_lower or octaves.is_higher):
+            return 1 if octaves.is_lower else -1
+        return 0
+
+
+Measure = Callable[[Sequence[BaseHPs]], list[Outcome]]
 
 
 @dataclass(frozen=True)
@@ -49,37 +88,34 @@ class Trial:
     Args:
         coordinate: what was changed; empty for the start.
         value: to what.
+        factor: by what it was multiplied.
         hps: the candidate.
-        losses: one per seed; inf where it diverged.
-        above: the same an octave above its learning rate; None where that did not matter.
+        outcome: at its learning rate.
+        above: an octave above; None where that did not matter.
         change: its loss minus that of the best so far, over the same seeds; unknown where one of them diverges.
-        is_taken: whether it became the best.
+        verdict: whether it became the best, was left since it is no better, or refused since it is less stable.
         why: in a few words.
     """
 
     coordinate: str
     value: float
+    factor: float
     hps: BaseHPs
-    losses: Losses
-    above: Losses | None = None
+    outcome: Outcome
+    above: Outcome | None = None
     change: Change = NO_CHANGE
-    is_taken: bool = False
+    verdict: Verdict = "left"
     why: str = ""
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it became the best."""
+        return self.verdict == "taken"
 
     @property
     def loss(self) -> float:
         """Mean over seeds."""
-        return statistics.fmean(self.losses)
-
-    @property
-    def diverged(self) -> int:
-        """Seeds that diverge at its learning rate."""
-        return self.losses.count(math.inf)
-
-    @property
-    def diverged_above(self) -> int | None:
-        """Seeds that diverge an octave above; None where it is not known."""
-        return None if self.above is None else self.above.count(math.inf)
+        return statistics.fmean(self.outcome.losses)
 
 
 def moved(hps: BaseHPs, coordinate: str, factor: float) -> BaseHPs:
@@ -109,12 +145,12 @@ def descend(
 
     Args:
         start: where to begin, usually with all constants one.
-        measure: returns the loss per seed of each candidate.
+        measure: returns the outcome of each candidate, over the same seeds.
         passes: how often all coordinates are gone through; a pass that takes nothing is the last.
         coordinates: what may change.
     """
-    losses, above = measure([start, _above(start)])
-    best = Trial("", math.nan, start, losses, above, is_taken=True, why="start")
+    outcome, above = measure([start, _above(start)])
+    best = Trial("", math.nan, 1.0, start, outcome, above, verdict="taken", why="start")
     yield best
     for _ in range(passes):
         before = best
@@ -123,11 +159,11 @@ def descend(
             tried = list(_judged(best, coordinate, (1 / step, step), measure))
             yield from tried
             while taken := [each for each in tried if each.is_taken]:
-                direction = taken[0].value / value_of(best.hps, coordinate)
-                best = taken[0]
-                if not 1 / FURTHEST <= value_of(best.hps, coordinate) / value_of(start, coordinate) <= FURTHEST:
+                (best,) = taken
+                reached = best.value * best.factor / value_of(start, coordinate)
+                if not 1 / FURTHEST <= reached <= FURTHEST:
                     break
-                tried = list(_judged(best, coordinate, (direction,), measure))
+                tried = list(_judged(best, coordinate, (best.factor,), measure))
                 yield from tried
         if best is before:
             return
@@ -137,44 +173,55 @@ def _judged(best: Trial, coordinate: str, factors: Sequence[float], measure: Mea
     """Yield candidates with their verdicts; at most one, the best of them, is taken."""
     candidates = [moved(best.hps, coordinate, factor) for factor in factors]
     trials = [
-        Trial(coordinate, value_of(hps, coordinate), hps, losses, change=paired(losses, best.losses))
-        for hps, losses in zip(candidates, measure(candidates), strict=True)
+        Trial(
+            coordinate=coordinate,
+            value=value_of(hps, coordinate),
+            factor=factor,
+            hps=hps,
+            outcome=outcome,
+            change=paired(outcome.losses, best.outcome.losses),
+        )
+        for factor, hps, outcome in zip(factors, candidates, measure(candidates), strict=True)
     ]
     hopeful = [each for each in trials if _could_be_taken(each, best)]
     if hopeful:
         above = measure([_above(each.hps) for each in hopeful])
-        known = {each.value: found for each, found in zip(hopeful, above, strict=True)}
-        trials = [replace(each, above=known.get(each.value)) for each in trials]
-    verdicts = [_verdict(each, best) for each in trials]
-    fit = [each for each, (is_fit, _) in zip(trials, verdicts, strict=True) if is_fit]
-    chosen = min(fit, key=lambda each: (each.diverged_above or 0, each.loss), default=None)
-    for each, (is_fit, why) in zip(trials, verdicts, strict=True):
-        is_second = is_fit and each is not chosen
-        yield replace(each, is_taken=each is chosen, why="the other way is better" if is_second else why)
+        known = {each.factor: found for each, found in zip(hopeful, above, strict=True)}
+        trials = [replace(each, above=known.get(each.factor)) for each in trials]
+    judged = [_with_verdict(each, best) for each in trials]
+    fit = [each for each in judged if each.is_taken]
+    chosen = min(fit, key=lambda each: (each.outcome.diverged, each.loss), default=None)
+    for each in judged:
+        is_second = each.is_taken and each is not chosen
+        yield replace(each, verdict="left", why="the other way is better") if is_second else each
 
 
 def _could_be_taken(trial: Trial, best: Trial) -> bool:
-    if trial.diverged > best.diverged:
+    """Return whether it is worth knowing how a candidate trains an octave above its learning rate."""
+    if trial.outcome.stability(best.outcome) < 0 or trial.change.is_higher:
         return False
-    if trial.diverged < best.diverged:
-        return True
-    return trial.change.is_lower or (bool(best.diverged_above) and not trial.change.is_higher)
+    is_shaky = best.above is not None and best.above.diverged > 0
+    return trial.change.is_lower or trial.outcome.stability(best.outcome) > 0 or is_shaky
 
 
-def _verdict(trial: Trial, best: Trial) -> tuple[bool, str]:
-    """Return whether a candidate may be taken, and why or why not."""
-    n = len(trial.losses)
-    if trial.diverged > best.diverged:
-        return False, f"diverges on {trial.diverged} of {n} seeds"
-    if _could_be_taken(trial, best):
-        above, before = trial.diverged_above or 0, best.diverged_above or 0
-        if above > before:
-            return False, f"diverges on {above} of {n} seeds at twice its lr"
+def _with_verdict(trial: Trial, best: Trial) -> Trial:
+    """Return a candidate with whether it may be taken, and why or why not."""
+    if trial.outcome.stability(best.outcome) < 0:
+        return replace(trial, verdict="unstable", why=_instability(trial.outcome))
+    if trial.above is not None and best.above is not None:
+        if trial.above.diverged > best.above.diverged:
+            return replace(trial, verdict="unstable", why=f"{_instability(trial.above)} at twice its lr")
         if trial.change.is_lower:
-            return True, "lower loss"
-        if above < before or trial.diverged < best.diverged:
-            return True, "more stable"
-    return False, "higher loss" if trial.change.is_higher else "no significant change"
+            return replace(trial, verdict="taken", why="lower loss")
+        if trial.outcome.stability(best.outcome) > 0 or trial.above.diverged < best.above.diverged:
+            return replace(trial, verdict="taken", why="more stable")
+    return replace(trial, why="higher loss" if trial.change.is_higher else "no significant change")
+
+
+def _instability(outcome: Outcome) -> str:
+    if outcome.diverged:
+        return f"diverges on {outcome.diverged} of {len(outcome.losses)} seeds"
+    return f"uneven loads (max |Load - kappa| {outcome.load:.2f})"
 
 
 def _above(hps: BaseHPs) -> BaseHPs:
@@ -219,8 +266,8 @@ class TrainedCandidates:
     should_stop: Callable[[], bool] = lambda: False
     follow: Callable[[StudyDirectory], Callable[[], None]] = lambda _: lambda: None
 
-    def measure(self, candidates: Sequence[BaseHPs]) -> list[Losses]:
-        """Return losses per seed, after training what is missing; raises `Interrupted` when told to stop."""
+    def measure(self, candidates: Sequence[BaseHPs]) -> list[Outcome]:
+        """Return how candidates train, after training what is missing; raises `Interrupted` when told to stop."""
         self.study = with_candidates(self._with_earlier(), candidates)
         directory = open_study(self.path, self.study)
         results = run_study(directory, self.executor, self.should_stop, self.follow(directory))
@@ -230,9 +277,15 @@ class TrainedCandidates:
         if failed:
             raise RunError(f"{self.path}: {len(failed)} runs have failed ({failed[0].error}); see `expertp status`")
         table = StudyTable(directory.study, results)
-        axis = next(iter(self.study.axes))
         names = [self.study.contrast_of(hps) or self.study.hps.rules for hps in candidates]
-        return [table.zero_shot(axis, 1.0, name) for name in names]
+        return [self._outcome(directory, table, name) for name in names]
+
+    def _outcome(self, directory: StudyDirectory, table: StudyTable, name: str) -> Outcome:
+        runs = [table.result(run) for run in self.study.centre(self.study.base, name)]
+        found = [directory.directory(result.identity) for result in runs if result]
+        loads = [load_balance(1.0, {0: run.metrics()}) for run in found if run]
+        late = tuple(load.late(self.study.train.steps) if load else math.nan for load in loads)
+        return Outcome(table.zero_shot(next(iter(self.study.axes)), 1.0, name), late)
 
     def _with_earlier(self) -> StudySpec:
         """Return the study with all that an earlier descent in its directory has tried."""

@@ -131,7 +131,7 @@ def test_a_row_of_metrics_stands_for_five_records(tmp_path, spec, tables):
     ]
 
 
-def test_a_validation_within_a_row_and_a_loss_that_is_none_are_left_out(tmp_path, spec, source):
+def test_a_validation_keeps_its_step_and_a_loss_that_is_none_is_left_out(tmp_path, spec, source):
     identity = identity_of(source)
     records = [
         {**record(step, None if step > 5 else 1.0), "val_loss": 3.0 if step == 2 else None} for step in range(1, 8)
@@ -142,7 +142,7 @@ def test_a_validation_within_a_row_and_a_loss_that_is_none_are_left_out(tmp_path
     target = open_study(tmp_path / "target", spec)
     import_cells(target, tmp_path)
     found = target.directory(identity).metrics()
-    assert [(each["step"], each["loss"], each["val_loss"]) for each in found] == [(5, 1.0, None), (7, None, None)]
+    assert [(each["step"], each["loss"], each["val_loss"]) for each in found] == [(2, 1.0, 3.0), (7, 1.0, None)]
 
 
 def test_metrics_are_of_the_whole_base_and_of_larger_models_at_its_hyperparameters(source, tables):

@@ -8,6 +8,7 @@ from expertp.paper.page import as_markdown, stored, write_page
 RECORD = {
     "where": "Fig. 9", "claim": "It is so.", "studies": [], "pictures": ["one", "two"], "verdict": "HOLDS",
     "number": "|Load| 1.5", "why": "Because.", "profile": "cpu", "cost": "3 runs",
+    "text": ["novels-512", "builtin-512 in place of k8s-docs"],
 }  # fmt: skip
 
 
@@ -25,6 +26,7 @@ def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
     assert text.index("## speedrun") < text.index("## softmax")
     assert "![two](findings/softmax/two.svg)" in text
     assert "**INCONCLUSIVE**: |Load| 1.5. Because." in text
+    assert "`expertp figures speedrun`: 3 runs. Text: novels-512, builtin-512 in place of k8s-docs." in text
     assert text == as_markdown(stored(tmp_path))
 
 

@@ -235,6 +235,22 @@ def test_the_long_tradeoff_is_told_by_most_and_fewest_experts():
     assert tradeoff_long({**FINER, 1: [INF] * 3})[1] == "most beside fewest active experts unknown, a run has diverged"
 
 
+def test_models_of_several_active_sizes_are_judged_each_among_its_own():
+    joint = {
+        f"{n} of {size}": {"models": [{"n_embd": 64, "n_exp": 4 * n, "n_act": n, "alpha_ffn": size / n}], **LR}
+        for size in (4, 16)
+        for n in (1, 4)
+    }
+    ends = {(1, 4): 3.3, (4, 4): 3.2, (1, 16): 3.0, (4, 16): 3.1}
+    spec = study("granularity-long", joint=joint, **AT_CENTRE)
+    found = reading(spec, lambda run: ends.get((run.model.n_act, run.model.n_act * run.model.alpha_ffn), 4.0))
+    verdict, number, why = outcome(settings.tradeoff_long({"granularity-long": found}))
+    assert verdict == NOT
+    gains = "+0.1000 ± 0.0000 at n_act alpha_ffn 4, -0.1000 ± 0.0000 at n_act alpha_ffn 16"
+    assert number == f"most beside fewest active experts {gains}"
+    assert "The median falls and does not fall at every step" in why
+
+
 def test_one_seed_has_a_gain_and_no_verdict():
     assert tradeoff_long(FINER, seeds=[0])[:2] == (UNSURE, "most beside fewest active experts +0.2000 (one seed)")
 

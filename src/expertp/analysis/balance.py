@@ -40,7 +40,7 @@ class LoadBalance:
 
 
 def load_balance(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]]) -> LoadBalance | None:
-    """Return the load of a model from the records of metrics.jsonl per seed; None for a dense model or no record.
+    """Return the load of a model from the records of metrics.jsonl per seed; None where no step is shared.
 
     >>> record = {"step": 1, "max_load_deviation": [0.1, 0.3], "dead_experts": [0, 2]}
     >>> load_balance(2.0, {0: [record], 1: [{**record, "max_load_deviation": [0.1, 0.1]}]})
@@ -59,5 +59,7 @@ def load_balance(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]
         return None
     # A diverged run ends early, and a mean over fewer seeds from there on would jump: the curve ends with it.
     steps = sorted(set.intersection(*(set(loads) for loads in by_seed)))
+    if not steps:
+        return None
     deviation, dead = np.mean([[loads[step] for step in steps] for loads in by_seed], axis=0).T.tolist()
     return LoadBalance(scale, tuple(steps), tuple(deviation), tuple(dead), len(by_seed))

@@ -175,7 +175,7 @@ def _make_one(
         readings[study] = read(directory)
     runs = {each.identity: each for reading in readings.values() for each in reading.results}
     seconds = sum(each.seconds or 0.0 for each in runs.values())
-    cost = f"{len(runs)} runs, {duration(seconds)} of training on one core" if runs else "no training"
+    cost = f"{len(runs)} runs, {duration(seconds)} of training in all" if runs else "no training"
     folder = workshop.write(finding, finding.show(readings), {"cost": cost})
     record: dict[str, object] = json.loads((folder / "finding.json").read_text(encoding="utf-8"))
     return record

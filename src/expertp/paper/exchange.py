@@ -44,9 +44,12 @@ def export_cells(reading: Reading, folder: Path) -> None:
 
 
 def _thinned(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one row for every few records; a validation is kept where it is the last of them."""
-    for first in range(0, len(records), BLOCK):
-        block = records[first : first + BLOCK]
+    """Yield one row for every few records; none goes beyond a validation, which belongs to its own step."""
+    block: list[Mapping[str, Any]] = []
+    for place, record in enumerate(records, 1):
+        block.append(record)
+        if len(block) < BLOCK and record["val_loss"] is None and place < len(records):
+            continue
         losses = [record["loss"] for record in block if record["loss"] is not None]
         last = block[-1]
         deviations = [max(record["max_load_deviation"], default=0.0) for record in block]
@@ -59,6 +62,7 @@ def _thinned(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "tokens": last["tokens"],
             "seconds": last["seconds"],
         }
+        block = []
 
 
 def import_cells(directory: StudyDirectory, folder: Path) -> int:

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from expertp.analysis.paired import Change
 from expertp.figures.save import Drawing
 from expertp.report.reading import Reading
 
 Verdict = Literal["HOLDS", "DOES NOT HOLD AT THIS SCALE", "INCONCLUSIVE"]
 Readings = Mapping[str, Reading]
+
+
+def verdict_of(answers: Iterable[bool | None]) -> Verdict:
+    """Return what the answers to all parts of a claim come to; None is an answer that chance could have given.
+
+    >>> verdict_of([True, True]), verdict_of([True, None]), verdict_of([True, None, False])
+    ('HOLDS', 'INCONCLUSIVE', 'DOES NOT HOLD AT THIS SCALE')
+    """
+    known = list(answers)
+    if False in known:
+        return "DOES NOT HOLD AT THIS SCALE"
+    return "INCONCLUSIVE" if None in known else "HOLDS"
+
+
+def is_positive(change: Change) -> bool | None:
+    """Answer whether a difference is above zero; None where chance explains it, or a run of it has diverged."""
+    return True if change.is_higher else False if change.is_lower else None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"Profile `{profile}`. Every section: what the paper says, what was measured here, and what to make of it.",
         f"Written by `expertp figures page`; `expertp figures NAME --profile {profile} --out DIR` makes one again.",
+        "Differences are over the same seeds, ± their standard error; they count beyond Student's 95% interval.",
         "",
         "| figure | in the paper | here | measured |",
         "|---|---|---|---|",
@@ -66,7 +67,8 @@ def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
         lines += ["", f"## {each['name']}", "", f"{each['where']}. {each['claim']}", ""]
         lines += [f"![{picture}](findings/{each['name']}/{picture}.svg)" for picture in each["pictures"]]
         lines += ["", f"**{each['verdict']}**: {each['number']}. {each['why']}", ""]
-        lines += [f"`expertp figures {each['name']}`: {each['cost']}."]
+        text = f" Text: {', '.join(each['text'])}." if each["text"] else ""
+        lines += [f"`expertp figures {each['name']}`: {each['cost']}.{text}"]
     return "\n".join([*lines, ""])
 
 

@@ -80,24 +80,31 @@ class Source:
     """Where a corpus really comes from.
 
     Args:
+        corpus: the name that the profile has for it.
         text: what `prepare` takes.
         name: the directory of its tokens; another text has another name.
         note: what a user should know; empty where it is what the profile asks for.
     """
 
+    corpus: str
     text: str
     name: str
     note: str = ""
+
+    @property
+    def described(self) -> str:
+        """Which text it is, in a few words."""
+        return f"{self.name} in place of {self.corpus}" if self.note else self.name
 
 
 def find_source(name: str, corpus: CorpusSpec) -> Source:
     """Return a corpus's text; the built-in one stands in for a folder that is not there."""
     size = f"-{corpus.vocab_size}" if corpus.vocab_size else ""
     if corpus.source.startswith("hf:"):
-        return Source(corpus.source, f"{name}{size}")
+        return Source(name, corpus.source, f"{name}{size}")
     root = os.environ.get(CORPORA_VARIABLE)
     folder = Path(root) / corpus.source if root else None
     if folder is not None and folder.is_dir():
-        return Source(str(folder), f"{name}{size}")
+        return Source(name, str(folder), f"{name}{size}")
     missing = f"{folder} is not there" if folder else f"{CORPORA_VARIABLE} is not set"
-    return Source(BUILT_IN, f"{BUILT_IN}{size}", f"{name}: {missing}; the built-in corpus takes its place")
+    return Source(name, BUILT_IN, f"{BUILT_IN}{size}", f"{name}: {missing}; the built-in corpus takes its place")

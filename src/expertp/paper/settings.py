@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from expertp.analysis.paired import Change, paired
+from expertp.analysis.paired import paired
 from expertp.analysis.scaling import MIN_SIZES
 from expertp.figures import curves, expert_shape
 from expertp.figures.paper import bias_shift, constants_load, granularity, scaling_fit, weight_decay
 from expertp.figures.save import Drawing, render
 from expertp.figures.theory import soft_router as soft_router_figure
-from expertp.paper.finding import Outcome, Readings, Shown, Verdict
+from expertp.paper.finding import Outcome, Readings, Shown, Verdict, is_positive, verdict_of
 from expertp.report.reading import Reading
+from expertp.spec import ModelSpec
 from expertp.theory.soft_router import WAYS, soft_router
 
 POSITIVE = "Positive: more, smaller experts are better at the same number of parameters."
@@ -83,7 +85,7 @@ def constants_balance(readings: Readings) -> Shown:
     return Shown(
         (render("constants-load", constants_load.draw, shown),),
         Outcome(
-            _sign_verdict([gap]),
+            verdict_of([is_positive(gap)]),
             f"late max |Load - kappa|, mean over learning rates: {', '.join(means) or 'unknown'}",
             f"All ones is less even at {worse} of the {len(both)} learning rates at which neither diverges.",
         ),
@@ -99,7 +101,7 @@ def decay(readings: Readings) -> Shown:
     reading = readings["weight-decay"]
     study, table = reading.study, reading.table
     sizes, told = {}, []
-    verdicts: list[bool | None] = []
+    is_needless: list[bool | None] = []
     for axis in study.axis_names:
         for scale, model in study.models(axis).items():
             label = "base" if scale == 1 else f"{axis} {study.size_of(axis, model):g}"
@@ -112,18 +114,15 @@ def decay(readings: Readings) -> Shown:
         without = points[0][1]
         best = min(points[1:], key=lambda each: float(np.mean(each[1])))
         if math.inf in best[1] and math.inf not in without:
-            verdicts.append(False)
+            is_needless.append(True)
             told.append(f"{label}: every decay diverges")
             continue
         gain = paired(without, best[1])
-        verdicts.append(gain.is_higher and gain.mean > BENEFIT if gain.is_known else None)
+        is_needless.append(not (gain.is_higher and gain.mean > BENEFIT) if gain.is_known else None)
         told.append(f"{label}: tau {best[0]:.2g} gains {gain}")
-    verdict: Verdict = "INCONCLUSIVE" if None in verdicts else "HOLDS"
-    if True in verdicts:
-        verdict = "DOES NOT HOLD AT THIS SCALE"
     drawing = render("weight-decay", weight_decay.draw, weight_decay.data(sizes))
     why = f"The best decay of each size beside none; more than {BENEFIT}, and than chance explains, would be a benefit."
-    return Shown((drawing,), Outcome(verdict, "; ".join(told), why))
+    return Shown((drawing,), Outcome(verdict_of(is_needless), "; ".join(told), why))
 
 
 def tradeoff(readings: Readings) -> Shown:
@@ -135,40 +134,47 @@ def tradeoff(readings: Readings) -> Shown:
         scale = max(table.study.models("experts"))
         rules = table.study.hps.rules
         gain = paired(table.zero_shot("alpha", scale, rules), table.zero_shot("experts", scale, rules))
-        signs.append(gain)
+        signs.append(is_positive(gain))
         told.append(f"{name}: {scale:g}x experts ahead of {scale:g}x size by {gain}")
-    drawing, gain, course = _granularity(readings["granularity"], "granularity")
-    signs.append(gain)
-    told.append(f"most beside fewest active experts {gain}")
-    why = f"{POSITIVE} {course}"
-    return Shown((*drawings, drawing), Outcome(_sign_verdict(signs), "; ".join(told), why))
+    at_fixed_size = _granularity(readings["granularity"], "granularity")
+    verdict = verdict_of([*signs, *at_fixed_size.signs])
+    number = "; ".join([*told, at_fixed_size.number])
+    return Shown((*drawings, at_fixed_size.drawing), Outcome(verdict, number, at_fixed_size.why))
 
 
 def tradeoff_long(readings: Readings) -> Shown:
     """Show the same for a long horizon."""
-    drawing, gain, course = _granularity(readings["granularity-long"], "granularity-long")
-    number = f"most beside fewest active experts {gain}"
-    return Shown((drawing,), Outcome(_sign_verdict([gain]), number, f"{POSITIVE} {course}"))
+    found = _granularity(readings["granularity-long"], "granularity-long")
+    return Shown((found.drawing,), Outcome(verdict_of(found.signs), found.number, found.why))
 
 
-def _sign_verdict(gains: Sequence[Change]) -> Verdict:
-    if any(gain.is_lower for gain in gains):
-        return "DOES NOT HOLD AT THIS SCALE"
-    return "HOLDS" if all(gain.is_higher for gain in gains) else "INCONCLUSIVE"
+@dataclass(frozen=True)
+class Granularity:
+    """Models cut into ever more experts, by their active parameters: the picture, and whether most beats fewest."""
+
+    drawing: Drawing
+    signs: tuple[bool | None, ...]
+    number: str
+    why: str
 
 
-def _granularity(reading: Reading, name: str) -> tuple[Drawing, Change, str]:
-    """Return picture, gain of the most over the fewest active experts, and whether each step between them gains."""
+def _granularity(reading: Reading, name: str) -> Granularity:
     study, table = reading.study, reading.table
-    group = []
+    groups: dict[int, list[tuple[ModelSpec, tuple[float, ...]]]] = {}
     for joint in study.joint:
         scale, model = max(study.models(joint).items())
-        group.append((model, table.zero_shot(joint, scale, study.hps.rules)))
-    shown = granularity.data({f"{study.train.steps} steps": group})
-    (points,) = shown.groups.values()
-    course = "falls" if granularity.is_monotone(points) else "does not fall"
-    told = f"The median {course} at every step to more active experts."
-    return render(name, granularity.draw, shown), granularity.gain(points), told
+        size = round(model.n_act * model.alpha_ffn)
+        groups.setdefault(size, []).append((model, table.zero_shot(joint, scale, study.hps.rules)))
+    named = {f"{study.train.steps} steps, n_act × alpha_ffn = {size}": group for size, group in groups.items()}
+    shown = granularity.data(named)
+    gains = {size: granularity.gain(points) for size, points in zip(groups, shown.groups.values(), strict=True)}
+    at = {size: f" at n_act alpha_ffn {size}" if len(gains) > 1 else "" for size in gains}
+    told = "most beside fewest active experts " + ", ".join(f"{gain}{at[size]}" for size, gain in gains.items())
+    courses = ["falls" if granularity.is_monotone(each) else "does not fall" for each in shown.groups.values()]
+    why = f"{POSITIVE} The median {' and '.join(courses)} at every step to more active experts."
+    return Granularity(
+        render(name, granularity.draw, shown), tuple(is_positive(gain) for gain in gains.values()), told, why
+    )
 
 
 def parameters(readings: Readings) -> Shown:

@@ -18,7 +18,7 @@ from expertp.data import PrepareOptions, prepare
 from expertp.data.manifest import MANIFEST_FILE
 from expertp.files import write_atomically
 from expertp.paper.finding import Finding, Shown
-from expertp.paper.profile import ProfileSpec, find_source
+from expertp.paper.profile import ProfileSpec, Source, find_source
 from expertp.study_store import StudyDirectory, open_study
 
 CELLS = "../../cells"
@@ -35,11 +35,15 @@ class Workshop:
         """Return where a finding goes."""
         return self.path / "findings" / finding.name
 
+    def source(self, study: str) -> Source:
+        """Return where a study's text comes from."""
+        name = self.profile.corpus_of(study)
+        return find_source(name, self.profile.corpora[name])
+
     def open(self, study: str, say: Callable[[str], None]) -> StudyDirectory:
         """Prepare a study's text, once, and open the study."""
-        name = self.profile.corpus_of(study)
+        source, name = self.source(study), self.profile.corpus_of(study)
         corpus = self.profile.corpora[name]
-        source = find_source(name, corpus)
         data = self.path / "data" / source.name
         if not (data / MANIFEST_FILE).exists():
             say(source.note or f"{name}: cutting {source.text} into tokens")
@@ -61,6 +65,7 @@ class Workshop:
             "pictures": [drawing.name for drawing in shown.drawings],
             **asdict(shown.outcome),
             "profile": self.profile.name,
+            "text": list(dict.fromkeys(self.source(study).described for study in finding.studies)),
             **facts,
         }
         write_atomically(folder / "finding.json", (json.dumps(record, indent=1) + "\n").encode())

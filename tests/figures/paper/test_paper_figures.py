@@ -349,7 +349,7 @@ def test_a_rate_has_one_look_in_all_panels_and_the_range_is_the_whole_one():
         (
             "race",
             2,
-            ("MoE E4A1, 3.00", "dense, 4.50", "tokens", "seconds on this machine", "validation loss", "n = 1–2"),
+            ("MoE E4A1, 3.00", "dense, 4.50", "tokens", "seconds of training", "validation loss", "n = 1–2"),
         ),
         ("granularity", 2, ("κ = 1/4", "E16A4", "16×1/4", "n = 2 seeds", "1/2", "diverged", "no model yet")),
         ("bias_shift", 1, ("κ = 1/2", "κ = 1/4", "experts (n_exp)", "n = 50 tokens", "%")),

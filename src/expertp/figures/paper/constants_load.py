@@ -80,7 +80,7 @@ def data(
         name: tuple(
             LoadCurve(log2_lr, load, _running_mean(load))
             for log2_lr in sorted(by_rate)
-            if (load := load_balance(1.0, by_rate[log2_lr])) and load.steps
+            if (load := load_balance(1.0, by_rate[log2_lr]))
         )
         for name, by_rate in sets.items()
     }

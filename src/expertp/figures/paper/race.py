@@ -178,7 +178,7 @@ def draw(figure: Figure, race: RaceData) -> None:
         ax.xaxis.set_major_locator(MaxNLocator(5))
     grid[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _place: count(value)))
     grid[0].set_xlabel("tokens")
-    grid[1].set_xlabel("seconds on this machine")
+    grid[1].set_xlabel("seconds of training")
     seeds = span(sorted(len(each.losses) for each in race.runners) or [0])
     grid[0].set_ylabel(f"{race.of}\nmean and range of n = {seeds} seeds")
     grid[0].set_ylim(*loss_range(race.runners))
