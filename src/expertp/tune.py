@@ -4,7 +4,7 @@
 
 Coordinates are the global learning rate and init std, then lr and init of every family of parameters. A change is taken
 when the loss falls significantly over the same seeds and training becomes no less stable. A change that makes training
-more stable is taken as well, if it does not cost loss. Two things are stability: that no seed diverges, be it at the
+more stable is taken as well, if the loss does not rise. Two things are stability: that no seed diverges, be it at the
 candidate's learning rate or an octave above, and that experts are loaded evenly at its learning rate.
 
 `descend` knows nothing of training: it asks `measure` for outcomes. All runs are cells of one study, so that whatever
@@ -198,10 +198,13 @@ def _judged(best: Trial, coordinate: str, factors: Sequence[float], measure: Mea
 
 def _could_be_taken(trial: Trial, best: Trial) -> bool:
     """Return whether it is worth knowing how a candidate trains an octave above its learning rate."""
-    if trial.outcome.stability(best.outcome) < 0 or trial.change.is_higher:
+    stability = trial.outcome.stability(best.outcome)
+    if stability < 0:
         return False
     is_shaky = best.above is not None and best.above.diverged > 0
-    return trial.change.is_lower or trial.outcome.stability(best.outcome) > 0 or is_shaky
+    # That chance could explain a cost is not enough: paid at every coordinate, it would add up.
+    is_free = not trial.change.mean > 0
+    return trial.change.is_lower or (is_free and (stability > 0 or is_shaky))
 
 
 def _with_verdict(trial: Trial, best: Trial) -> Trial:

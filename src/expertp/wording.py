@@ -6,10 +6,10 @@ from expertp.spec import ModelSpec
 def count(number: float) -> str:
     """Write a large number short.
 
-    >>> count(51_445_760), count(2.54e9), count(999)
-    ('51.4M', '2.54B', '999')
+    >>> count(51_445_760), count(2.54e9), count(1.8e12), count(999)
+    ('51.4M', '2.54B', '1.8T', '999')
     """
-    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:g}"

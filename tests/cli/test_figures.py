@@ -140,7 +140,7 @@ def test_a_dry_run_tells_runs_and_hours(capsys):
     assert "2.54B" in said
     assert "944M" in said
     assert "H100-hours" in said
-    assert "assumed, since the paper does not print them: hps.lr" in said
+    assert "assumed, since the paper does not print it:\n  hps.lr" in said
     assert main(["figures", "all", "--profile", "paper", "--dry-run", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert len(record["figures"]) == 19

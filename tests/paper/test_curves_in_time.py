@@ -184,6 +184,7 @@ def test_a_race_that_chance_decides_is_not_won_and_not_lost():
     near = {"A": [5, 4, 3.6, 3.45]}
     assert race(near)[0] == HOLDS
     assert race(near, noise=0.1)[0] == UNSURE
+    assert race({"A": [5, 4, 3.6, 3.51]})[0] == HOLDS  # a hundredth behind competes
     assert race(near, seeds=1)[:2] == (
         UNSURE,
         "dense, tuned minus MoE A +0.0500 (one seed) (1.1x fewer tokens, 0.5x the speed)",
@@ -221,18 +222,23 @@ def test_a_learning_rate_at_which_dense_runs_diverge_is_not_the_best():
 
 
 def test_a_dense_model_that_is_best_at_the_edge_of_its_grid_may_not_be_tuned_and_that_is_said():
-    _, _, why = race({"A": [5, 4, 3, 2]}, dense={rate: DENSE[rate] for rate in (-8, -7, -6)})
-    assert why.endswith("dense, tuned 3.500. The best dense learning rate, 2^-6, is at the edge of its grid.")
+    at_edge = {rate: DENSE[rate] for rate in (-8, -7, -6)}
+    verdict, _, why = race({"A": [5, 4, 3, 2]}, dense=at_edge)
+    assert verdict == UNSURE
+    assert why.endswith("dense, tuned 3.500. The best of the dense model is at the edge of a grid: lr 2^-6.")
+    assert race({"A": [5, 4, 3.9, 3.8]}, dense=at_edge)[0] == NOT
 
 
 def test_nothing_is_compared_with_a_dense_model_that_always_diverges():
     verdict, number, why = race({"A": [5, 4, 3, 2]}, lost=set(DENSE))
-    assert (verdict, number) == (UNSURE, "the dense model diverges at every learning rate")
+    assert (verdict, number) == (UNSURE, "the dense model diverges wherever it was tried")
     assert why.startswith("Final loss: MoE A 2.000, dense, tuned diverges.")
 
 
 def test_a_race_without_records_is_refused():
-    with pytest.raises(RunError, match="moe: the runs of MoE B have no records"):
+    with pytest.raises(
+        RunError, match=r"moe: 3 of 3 runs of n_embd 64, n_layer 2, E4A1, alpha_ffn 2.* have no records"
+    ):
         race({"A": [5, 4, 3, 2], "B": []})
 
 

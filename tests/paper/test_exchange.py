@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 from runs import tiny_study, write_tokens
 
-from expertp.paper.exchange import export_cells, import_cells
+from expertp.errors import InputError
+from expertp.paper.exchange import export_cells, import_cells, in_blocks
 from expertp.report.reading import read
 from expertp.store import write_ended_run
 from expertp.study_store import open_study
@@ -142,7 +143,12 @@ def test_a_validation_keeps_its_step_and_a_loss_that_is_none_is_left_out(tmp_pat
     target = open_study(tmp_path / "target", spec)
     import_cells(target, tmp_path)
     found = target.directory(identity).metrics()
-    assert [(each["step"], each["loss"], each["val_loss"]) for each in found] == [(2, 1.0, 3.0), (7, 1.0, None)]
+    assert [(each["step"], each["loss"], each["val_loss"]) for each in found] == [
+        (2, 1.0, 3.0),
+        (5, 1.0, None),
+        (7, None, None),
+    ]
+    assert in_blocks(found) == found
 
 
 def test_metrics_are_of_the_whole_base_and_of_larger_models_at_its_hyperparameters(source, tables):
@@ -189,4 +195,5 @@ def test_cells_that_the_study_does_not_mean_stay_outside(tmp_path, spec, tables)
 def test_a_study_without_a_table_takes_nothing(tmp_path, spec, tables):
     target = open_study(tmp_path / "target", spec.replace(name="unknown"))
     assert import_cells(target, tables) == 0
-    assert import_cells(target, tmp_path / "nowhere") == 0
+    with pytest.raises(InputError, match="nowhere: no such directory"):
+        import_cells(target, tmp_path / "nowhere")

@@ -22,11 +22,14 @@ def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
     put(tmp_path, "softmax", verdict="INCONCLUSIVE")
     put(tmp_path, "speedrun")
     text = write_page(tmp_path).read_text()
-    assert text.index("| [speedrun](#speedrun) | Fig. 9 | HOLDS | \\|Load\\| 1.5 |") < text.index("| [softmax]")
+    assert text.index("| [speedrun](#speedrun) | Fig. 1, Finding 2.1 | HOLDS | \\|Load\\| 1.5 |") < text.index(
+        "| [softmax]"
+    )
     assert text.index("## speedrun") < text.index("## softmax")
     assert "![two](findings/softmax/two.svg)" in text
     assert "**INCONCLUSIVE**: |Load| 1.5. Because." in text
     assert "`expertp figures speedrun`: 3 runs. Text: novels-512, builtin-512 in place of k8s-docs." in text
+    assert "It is so." not in text  # the claim is that of the catalogue, however old the record
     assert text == as_markdown(stored(tmp_path))
 
 

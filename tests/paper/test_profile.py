@@ -1,4 +1,5 @@
 import csv
+import math
 from fractions import Fraction
 from pathlib import Path
 
@@ -127,7 +128,20 @@ def test_models_that_a_race_names_are_in_both_profiles(name):
     assert list(profile.study("medium-twelfth", "data").joint) == ["E12A1"]
     for study in ("speedrun-dense", "medium-dense"):
         spec = profile.study(study, "data")
-        assert len(expand(spec)) == len(spec.grids.log2_lr) * len(spec.seeds)  # its centre is on its grid
+        values = len(spec.grids.log2_lr) + len(spec.grids.log2_init_std) - 1  # its centre is on both grids
+        assert len(expand(spec)) == values * len(spec.seeds)
+
+
+@pytest.mark.parametrize("profile", [CPU, PAPER], ids=PROFILES)
+def test_what_is_derived_from_the_base_learning_rate_goes_with_it(profile):
+    for name, spec in studies(profile).items():
+        if spec.grids.log2_lr and len(spec.grids.log2_lr) == 1:
+            assert spec.grids.log2_lr == (math.log2(spec.hps.lr),), name
+    spec = profile.study("weight-decay", "data")
+    for name in spec.contrasts:
+        hps = spec.hps_of(name)
+        tau = spec.train.steps * hps.lr * hps.weight_decay
+        assert tau == pytest.approx(float(name.removeprefix("tau ")), rel=0.01)
 
 
 def test_the_cpu_profile_holds_what_was_tuned_at_its_base():

@@ -74,6 +74,16 @@ class Curve:
         medians = [median if math.isfinite(median) else math.inf for median in self.medians]
         return medians.index(min(medians))
 
+    @property
+    def best_value(self) -> float:
+        """The value there, log2."""
+        return self.log2_values[self.best_place]
+
+    @property
+    def is_best_at_edge(self) -> bool:
+        """Whether there is nothing on one side of it, so that the true best may lie beyond."""
+        return self.best_place in (0, len(self.losses) - 1)
+
 
 def _median(cell: Sequence[float]) -> float:
     if math.inf in cell:

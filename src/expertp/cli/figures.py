@@ -116,19 +116,31 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
         print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
-        print(f"about {costs.h100_hours:.3g} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
+        print(f"about {_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
     if profile.assumed:
-        print(f"assumed, since the paper does not print them: {', '.join(profile.assumed)}")
+        print("assumed, since the paper does not print it:")
+        print("\n".join(f"  {each}" for each in profile.assumed))
     return 0
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
 
 
 def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
     from expertp.paper.workshop import Workshop
 
-    workshop, made = Workshop(Path(args.out), profile), []
+    workshop, made, failed = Workshop(Path(args.out), profile), [], []
     with Reporter("figures", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
         for finding in findings:
-            record = _make_one(workshop, finding, args, reporter, stop.received)
+            try:
+                record = _make_one(workshop, finding, args, reporter, stop.received)
+            except RunError as error:
+                if len(findings) == 1:
+                    raise
+                reporter.line(str(error))
+                failed.append(finding.name)
+                continue
             if stop.received():
                 reporter.line("stopped and saved; run the same command to go on")
                 return 128 + stop.number
@@ -140,6 +152,8 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
                 )
     if args.json:
         print(json.dumps(made))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(findings)} figures were not made: {', '.join(failed)}")
     return 0
 
 
@@ -152,7 +166,7 @@ def _make_one(
 ) -> dict[str, object]:
     """Train, draw and judge one figure; what was stopped halfway is not drawn."""
     from expertp.executors.local import LocalExecutor
-    from expertp.paper.exchange import import_cells
+    from expertp.paper.exchange import import_cells, in_blocks
     from expertp.report.reading import read
     from expertp.study_store import DONE
     from expertp.sweep import run_study
@@ -172,7 +186,7 @@ def _make_one(
         if failed:
             where = shlex.quote(str(directory.path))
             raise RunError(f"{finding.name}: {len(failed)} runs of {study} have failed; `expertp status {where}` tells")
-        readings[study] = read(directory)
+        readings[study] = read(directory, in_blocks)
     runs = {each.identity: each for reading in readings.values() for each in reading.results}
     seconds = sum(each.seconds or 0.0 for each in runs.values())
     cost = f"{len(runs)} runs, {duration(seconds)} of training in all" if runs else "no training"

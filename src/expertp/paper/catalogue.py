@@ -82,7 +82,7 @@ _ALL = (
     Finding(
         "constants-loss",
         "Fig. 8, appendix D.1",
-        "Without tuned constants the loss is higher, or training diverges on some seeds above the optimum.",
+        "Without tuned constants the loss is higher even at the best learning rate, and above it some seeds diverge.",
         ("constants",),
         settings.constants_loss,
     ),
@@ -145,7 +145,7 @@ _ALL = (
     Finding(
         "soft-router",
         "Fig. 19, appendix E",
-        "Networks with soft routers converge to the mean-field limit.",
+        "The loss of networks with soft routers converges to the mean-field limit, along three ways of growing.",
         (),
         settings.soft_routers,
     ),

@@ -3,6 +3,8 @@
 NAME.csv            one row per run, as the study's results.csv
 NAME-metrics.csv    of the base, and of larger models with the base's hyperparameters: mean loss and loads of a few
                     steps each
+
+Figures see the records of all runs in these blocks of steps, trained here or taken from tables: both can be mixed.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from expertp.errors import InputError
 from expertp.files import write_atomically
-from expertp.report.reading import Reading
+from expertp.report.reading import Reading, Record
 from expertp.store import write_ended_run
 from expertp.study_store import DONE, StudyDirectory
 
@@ -39,34 +42,60 @@ def export_cells(reading: Reading, folder: Path) -> None:
         is_shown = result.status in DONE and (is_centre or result.run.model == reading.study.base)
         run = reading.directory.directory(result.identity) if is_shown else None
         if run is not None:
-            writer.writerows({"identity": result.identity, **row} for row in _thinned(run.metrics()))
+            writer.writerows({"identity": result.identity, **_row(block)} for block in in_blocks(run.metrics()))
     write_atomically(folder / f"{name}-metrics.csv", text.getvalue().encode())
 
 
-def _thinned(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one row for every few records; none goes beyond a validation, which belongs to its own step."""
-    block: list[Mapping[str, Any]] = []
-    for place, record in enumerate(records, 1):
-        block.append(record)
-        if len(block) < BLOCK and record["val_loss"] is None and place < len(records):
-            continue
-        losses = [record["loss"] for record in block if record["loss"] is not None]
-        last = block[-1]
-        deviations = [max(record["max_load_deviation"], default=0.0) for record in block]
-        yield {
-            "step": last["step"],
-            "loss": f"{statistics.fmean(losses):.5f}" if losses else "",
-            "val_loss": "" if last["val_loss"] is None else last["val_loss"],
-            "max_load_deviation": f"{statistics.fmean(deviations):.5f}" if last["max_load_deviation"] else "",
-            "dead_experts": sum(last["dead_experts"]) if last["dead_experts"] else "",
-            "tokens": last["tokens"],
-            "seconds": last["seconds"],
-        }
-        block = []
+def in_blocks(records: Sequence[Record]) -> list[Record]:
+    """Return one record for every few steps; none goes beyond a validation, which belongs to its own step.
+
+    What is in blocks already stays as it is.
+    """
+    blocks: list[list[Record]] = []
+    for record in records:
+        last = blocks[-1][-1] if blocks else None
+        is_new = last is None or last["val_loss"] is not None or _place(last) != _place(record)
+        if is_new:
+            blocks.append([])
+        blocks[-1].append(record)
+    return [_mean(block) for block in blocks]
+
+
+def _place(record: Record) -> int:
+    return (int(record["step"]) - 1) // BLOCK
+
+
+def _mean(block: Sequence[Record]) -> Record:
+    losses = [record["loss"] for record in block if record["loss"] is not None]
+    deviations = [max(record["max_load_deviation"]) for record in block if record["max_load_deviation"]]
+    last = block[-1]
+    return {
+        "step": last["step"],
+        "loss": statistics.fmean(losses) if losses else None,
+        "val_loss": last["val_loss"],
+        "max_load_deviation": [statistics.fmean(deviations)] if deviations else [],
+        "dead_experts": [sum(last["dead_experts"])] if last["dead_experts"] else [],
+        "tokens": last["tokens"],
+        "seconds": last["seconds"],
+    }
+
+
+def _row(block: Record) -> dict[str, Any]:
+    """Write a record as the table has it: five digits are enough, and nothing for what is not known."""
+    deviations, dead = block["max_load_deviation"], block["dead_experts"]
+    return {
+        **block,
+        "loss": "" if block["loss"] is None else f"{block['loss']:.5f}",
+        "val_loss": "" if block["val_loss"] is None else block["val_loss"],
+        "max_load_deviation": f"{deviations[0]:.5f}" if deviations else "",
+        "dead_experts": dead[0] if dead else "",
+    }
 
 
 def import_cells(directory: StudyDirectory, folder: Path) -> int:
     """Put finished cells of a folder of tables into a study's directory; return how many were not there before."""
+    if not folder.is_dir():
+        raise InputError(f"--cells {folder}: no such directory")
     table, metrics = folder / f"{directory.study.name}.csv", folder / f"{directory.study.name}-metrics.csv"
     if not table.exists():
         return 0

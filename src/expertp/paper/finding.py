@@ -12,6 +12,9 @@ from expertp.report.reading import Reading
 
 Verdict = Literal["HOLDS", "DOES NOT HOLD AT THIS SCALE", "INCONCLUSIVE"]
 Readings = Mapping[str, Reading]
+# Largest deviation of an expert's load from kappa, late in training, that counts as balanced; a share of kappa. That of
+# an expert without a token is 1.
+BALANCED = 0.5
 
 
 def verdict_of(answers: Iterable[bool | None]) -> Verdict:

@@ -22,10 +22,16 @@ TITLE = "# The paper, figure by figure"
 def stored(folder: Path) -> list[dict[str, Any]]:
     """Return the findings in a directory, in the catalogue's order."""
     paths = [folder / "findings" / name / "finding.json" for name in FINDINGS]
-    found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+    found = [_as_catalogued(json.loads(path.read_text(encoding="utf-8"))) for path in paths if path.exists()]
     if not found:
         raise InputError(f"{folder}: no findings here; `expertp figures NAME --out {folder}` makes one")
     return found
+
+
+def _as_catalogued(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with the claim as it stands now."""
+    finding = FINDINGS[record["name"]]
+    return {**record, "where": finding.where, "claim": finding.claim}
 
 
 def publish(folder: Path, to: Path) -> None:

@@ -105,12 +105,19 @@ def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
 
 
 def _lost_above(reading: Reading, verdict: AxisVerdict) -> str:
-    """Say at which sizes runs diverge at up to twice the base's learning rate, where the base itself does not."""
+    """Say at which sizes half of the seeds diverge at one to two times the base's learning rate; the base must not."""
     table, rules = reading.table, reading.study.hps.rules
     found = {}
     for scale, curve in table.curves(verdict.axis, rules, verdict.hp).items():
-        near = [n for value, n in zip(curve.log2_values, curve.n_diverged, strict=True) if value <= curve.centre + 1]
-        found[scale] = sum(near)
+        near = [
+            n
+            for value, n in zip(curve.log2_values, curve.n_diverged, strict=True)
+            if curve.centre <= value <= curve.centre + 1
+        ]
+        found[scale] = max(near, default=0)
     if found.get(1.0):
         return ""
-    return ", ".join(f"{n} runs diverge at {scale:g} times the base" for scale, n in found.items() if n)
+    seeds = len(reading.study.seeds)
+    return ", ".join(
+        f"{n} of {seeds} seeds diverge at {scale:g} times the base" for scale, n in found.items() if 2 * n >= seeds
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,18 +15,28 @@ from expertp.spec import ModelSpec, RunSpec
 from expertp.study import HP, StudySpec
 from expertp.study_store import DONE, Result, StudyDirectory
 
+Record = Mapping[str, Any]
 STATUSES = ("finished", "diverged", "failed", "unfinished", "missing")
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A study directory as the report sees it. Make it with `read`."""
+    """A study directory as the report sees it. Make it with `read`.
+
+    Args:
+        directory: where it is.
+        results: how all runs stand.
+        table: the same, to be asked.
+        verdict: what they come to.
+        thin: goes over the records of each run.
+    """
 
     directory: StudyDirectory
     results: Sequence[Result]
     table: StudyTable
     verdict: StudyVerdict
-    _records: dict[str, Mapping[int, Sequence[Mapping[str, Any]]]] = field(default_factory=dict)
+    thin: Callable[[Sequence[Record]], Sequence[Record]] = lambda records: records
+    _records: dict[str, Mapping[int, Sequence[Record]]] = field(default_factory=dict)
 
     @property
     def study(self) -> StudySpec:
@@ -44,19 +54,20 @@ class Reading:
         models = [model for axis in self.study.axis_names for model in self.study.models(axis).values()]
         return max(models, key=lambda model: (model.counts().total, model.flops_per_token()))
 
-    def records(self, model: ModelSpec, rules: str) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+    def records(self, model: ModelSpec, rules: str) -> Mapping[int, Sequence[Record]]:
         """Return metrics.jsonl by seed, of the runs with the base's hyperparameters that have ended."""
         key = f"{rules} {model.model_dump_json()}"
         if key not in self._records:
             self._records[key] = self.records_of(self.study.centre(model, rules))
         return self._records[key]
 
-    def records_of(self, runs: Iterable[RunSpec]) -> Mapping[int, Sequence[Mapping[str, Any]]]:
-        """Return metrics.jsonl by seed, of those among some runs that have ended."""
+    def records_of(self, runs: Iterable[RunSpec]) -> Mapping[int, Sequence[Record]]:
+        """Return metrics.jsonl by seed, of those among some runs that have ended and have records."""
         found = {}
         for result in self._ended(runs):
-            if run := self.directory.directory(result.identity):
-                found[result.run.train.seed] = run.metrics()
+            run = self.directory.directory(result.identity)
+            if run and (records := run.metrics()):
+                found[result.run.train.seed] = self.thin(records)
         return found
 
     def _ended(self, runs: Iterable[RunSpec]) -> list[Result]:
@@ -103,7 +114,9 @@ def describe_counts(statuses: Mapping[str, int]) -> str:
     return f"{total} run{'s' if total != 1 else ''}: {', '.join(told)}"
 
 
-def read(directory: StudyDirectory) -> Reading:
+def read(
+    directory: StudyDirectory, thin: Callable[[Sequence[Record]], Sequence[Record]] = lambda records: records
+) -> Reading:
     """Read how all runs stand, and judge them."""
     results = directory.results()
-    return Reading(directory, results, StudyTable(directory.study, results), judge(directory.study, results))
+    return Reading(directory, results, StudyTable(directory.study, results), judge(directory.study, results), thin)

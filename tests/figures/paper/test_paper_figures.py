@@ -307,16 +307,6 @@ def test_diverged_runs_have_a_strip_above_all_losses():
     assert max(ax.get_yticks()) < border
 
 
-def test_late_deviation_is_the_mean_of_the_last_quarter():
-    shown = constants_load.data(SETS, 0.75)
-    assert shown.rates == [-7, -6]
-    assert shown.last_step == 8
-    assert constants_load.late_deviation(shown, "tuned") == pytest.approx({-7: 0.3, -6: 0.2})
-    late = constants_load.late_deviation(shown, "all ones")
-    assert late[-7] == pytest.approx(0.7)
-    assert math.isnan(late[-6])
-
-
 def test_loads_are_listed_by_set_rate_and_step():
     shown = constants_load.data({**SETS, "paper": {-7.0: {0: []}}}, 0.75)
     assert shown.sets["paper"] == ()
