@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -213,7 +213,7 @@ def open_study(path: str | Path, study: StudySpec, cells: str = "runs") -> Study
         cells: where its runs are, seen from there; studies that give the same place share the runs that they have in
             common.
     """
-    directory = replace(preview_study(path, study), cells=cells)
+    directory = preview_study(path, study, cells)
     directory.path.mkdir(parents=True, exist_ok=True)
     record = {
         "format": FORMAT,
@@ -230,7 +230,7 @@ def open_study(path: str | Path, study: StudySpec, cells: str = "runs") -> Study
     return directory
 
 
-def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
+def preview_study(path: str | Path, study: StudySpec, cells: str = "runs") -> StudyDirectory:
     """Return what `open_study` would, with the same complaints, and write nothing."""
     path, device = Path(path), resolve_device(study.train)
     dataset = open_dataset(study.train.data)
@@ -260,7 +260,7 @@ def preview_study(path: str | Path, study: StudySpec) -> StudyDirectory:
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
     elif path.exists() and any(entry.name not in ("runs", *FOLDERS) for entry in path.iterdir()):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
-    return StudyDirectory(path, study, data_hash, device)
+    return StudyDirectory(path, study, data_hash, device, cells)
 
 
 def _with_refinements(study: StudySpec, found: tuple[RefinementSpec, ...]) -> StudySpec:

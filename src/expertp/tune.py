@@ -4,8 +4,8 @@
 
 Coordinates are the global learning rate and init std, then lr and init of every family of parameters. A change is taken
 when the loss falls significantly over the same seeds and training becomes no less stable. A change that makes training
-more stable is taken as well, if the loss does not rise. Two things are stability: that no seed diverges, be it at the
-candidate's learning rate or an octave above, and that experts are loaded evenly at its learning rate.
+more stable, at the candidate's learning rate or an octave above, is taken as well, if it surely costs next to no loss.
+Two things are stability: that no seed diverges, and that experts are loaded evenly.
 
 `descend` knows nothing of training: it asks `measure` for outcomes. All runs are cells of one study, so that whatever
 is there is not trained again, and the same command after an interruption walks the same path.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +41,8 @@ FURTHEST = 4.0**4
 ABOVE = 2.0
 # Load deviations halve or double before they count: a good share of what there is at the end is noise of the batch.
 OCTAVE = 1.0
+# Loss that stability may cost, in nats.
+NEXT_TO_NOTHING = 0.01
 NO_CHANGE = Change(0.0, 0.0, 0)
 Verdict = Literal["taken", "left", "unstable"]
 
@@ -198,13 +200,12 @@ def _judged(best: Trial, coordinate: str, factors: Sequence[float], measure: Mea
 
 def _could_be_taken(trial: Trial, best: Trial) -> bool:
     """Return whether it is worth knowing how a candidate trains an octave above its learning rate."""
-    stability = trial.outcome.stability(best.outcome)
-    if stability < 0:
+    if trial.outcome.stability(best.outcome) < 0:
         return False
-    is_shaky = best.above is not None and best.above.diverged > 0
+    is_cured = trial.outcome.diverged < best.outcome.diverged
     # That chance could explain a cost is not enough: paid at every coordinate, it would add up.
-    is_free = not trial.change.mean > 0
-    return trial.change.is_lower or (is_free and (stability > 0 or is_shaky))
+    is_free = trial.change.mean + trial.change.half_width <= NEXT_TO_NOTHING
+    return trial.change.is_lower or is_free or is_cured
 
 
 def _with_verdict(trial: Trial, best: Trial) -> Trial:
@@ -216,7 +217,7 @@ def _with_verdict(trial: Trial, best: Trial) -> Trial:
             return replace(trial, verdict="unstable", why=f"{_instability(trial.above)} at twice its lr")
         if trial.change.is_lower:
             return replace(trial, verdict="taken", why="lower loss")
-        if trial.outcome.stability(best.outcome) > 0 or trial.above.diverged < best.above.diverged:
+        if trial.outcome.stability(best.outcome) > 0 or trial.above.stability(best.above) > 0:
             return replace(trial, verdict="taken", why="more stable")
     return replace(trial, why="higher loss" if trial.change.is_higher else "no significant change")
 
@@ -268,9 +269,17 @@ class TrainedCandidates:
     executor: Executor
     should_stop: Callable[[], bool] = lambda: False
     follow: Callable[[StudyDirectory], Callable[[], None]] = lambda _: lambda: None
+    _known: dict[str, Outcome] = field(default_factory=dict)
 
     def measure(self, candidates: Sequence[BaseHPs]) -> list[Outcome]:
         """Return how candidates train, after training what is missing; raises `Interrupted` when told to stop."""
+        names = [as_text(hps) for hps in candidates]
+        if not self._known.keys() >= set(names):
+            self._train(candidates)
+        return [self._known[name] for name in names]
+
+    def _train(self, candidates: Sequence[BaseHPs]) -> None:
+        """Train candidates, and learn how they and all that an earlier descent has tried came out."""
         self.study = with_candidates(self._with_earlier(), candidates)
         directory = open_study(self.path, self.study)
         results = run_study(directory, self.executor, self.should_stop, self.follow(directory))
@@ -280,8 +289,10 @@ class TrainedCandidates:
         if failed:
             raise RunError(f"{self.path}: {len(failed)} runs have failed ({failed[0].error}); see `expertp status`")
         table = StudyTable(directory.study, results)
-        names = [self.study.contrast_of(hps) or self.study.hps.rules for hps in candidates]
-        return [self._outcome(directory, table, name) for name in names]
+        for name in (self.study.hps.rules, *self.study.contrasts):
+            text = as_text(self.study.hps_of(name))
+            if text not in self._known:
+                self._known[text] = self._outcome(directory, table, name)
 
     def _outcome(self, directory: StudyDirectory, table: StudyTable, name: str) -> Outcome:
         runs = [table.result(run) for run in self.study.centre(self.study.base, name)]

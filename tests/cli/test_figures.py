@@ -92,12 +92,17 @@ def test_every_figure_is_made_from_its_studies(name, out, tiny_profile, capsys):
 
 
 def test_a_figure_is_made_resumed_and_published(out, tiny_profile, tmp_path, capsys):
-    command = ["figures", "fan-in-down", "--out", str(out), "--workers", "1"]
+    command = ["figures", "fan-in-down", "--out", str(tmp_path / "own"), "--workers", "1"]
+    assert main([*command, "--dry-run"]) == 0
+    assert "is known once the text is prepared" in capsys.readouterr().out
+    command[3] = str(out)
     assert main(command) == 0
     said = capsys.readouterr()
     assert "fan-in-down (Fig. 11" in said.out
     assert "by the rule" in said.out
     assert "EXPERTP_CORPORA is not set; the built-in corpus takes its place" in said.err
+    assert main([*command, "--dry-run"]) == 0
+    assert "all runs are there; nothing would be trained" in capsys.readouterr().out
     cells = {path: path.stat().st_mtime_ns for path in (out / "cells").glob("*/summary.json")}
     assert len(cells) >= 12
     assert main(command) == 0
@@ -118,6 +123,7 @@ def test_a_figure_is_made_resumed_and_published(out, tiny_profile, tmp_path, cap
     assert "to train" not in said.err
     both = [json.loads((each / "findings" / "fan-in-down" / "finding.json").read_text()) for each in (out, again)]
     assert both[0]["verdict"] == both[1]["verdict"]
+    assert both[0]["number"] == both[1]["number"]
 
 
 def test_figures_that_need_no_training(tmp_path, capsys):
@@ -154,6 +160,7 @@ def test_a_dry_run_tells_runs_and_hours(capsys):
         (["figures", "transfer"], "no figure 'transfer'; did you mean"),
         (["figures", "softmax", "--profile", "gpu"], "no profile 'gpu'"),
         (["figures", "softmax", "--workers", "0"], "--workers 0: at least 1 is needed"),
+        (["figures", "softmax", "--cells", "nowhere"], "--cells nowhere: no such directory"),
         (["figures", "page", "--out", "nowhere"], "nowhere: no findings here"),
     ],
 )

@@ -8,7 +8,6 @@ from dataclasses import fields
 import pytest
 from runs import tiny_study, write_tokens
 
-from expertp.errors import InputError
 from expertp.paper.exchange import export_cells, import_cells, in_blocks
 from expertp.report.reading import read
 from expertp.store import write_ended_run
@@ -195,5 +194,4 @@ def test_cells_that_the_study_does_not_mean_stay_outside(tmp_path, spec, tables)
 def test_a_study_without_a_table_takes_nothing(tmp_path, spec, tables):
     target = open_study(tmp_path / "target", spec.replace(name="unknown"))
     assert import_cells(target, tables) == 0
-    with pytest.raises(InputError, match="nowhere: no such directory"):
-        import_cells(target, tmp_path / "nowhere")
+    assert import_cells(target, tmp_path / "nowhere") == 0

@@ -154,7 +154,8 @@ def test_the_cpu_profile_holds_what_was_tuned_at_its_base():
     told = {"data", "log_every"}
     assert profile.train.model_dump(exclude=told) == tuned.train.model_dump(exclude=told)
     with (folder / "constants" / "path.csv").open() as file:
-        taken = [row for row in csv.DictReader(file) if row["taken"] == "True"]
+        taken = [row for row in csv.DictReader(file) if row["verdict"] == "taken"]
     page = (folder / "constants.md").read_text()
     assert all(f"| {float(row['loss']):.4f} |" in page for row in taken)
-    assert all(f"| {float(row['change']):.4f} ± {float(row['error']):.4f} |" in page for row in taken[1:])
+    assert all(f"| {float(row['load']):.3f} | {float(row['load_above']):.3f} |" in page for row in taken)
+    assert all(f"| {float(row['change']):+.4f} ± {float(row['error']):.4f} |" in page for row in taken[1:])

@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     profile = load_profile(args.profile)
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: at least 1 is needed")
+    if args.cells and not Path(args.cells).is_dir():
+        raise InputError(f"--cells {args.cells}: no such directory")
     if args.name == "list":
         return _list(args, profile)
     if args.name == "page":
@@ -89,6 +91,7 @@ def _list(args: argparse.Namespace, profile: "ProfileSpec") -> int:
 
 def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
     from expertp.paper.cost import H100_SHARE, cost
+    from expertp.paper.workshop import Workshop
 
     costs = cost(profile, findings)
     if args.json:
@@ -117,10 +120,29 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
         print(f"\n{columns(rows)}\n")
         print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
         print(f"about {_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
+    if costs.models:
+        print(_describe_time(Workshop(Path(args.out), profile), findings, args.workers))
     if profile.assumed:
         print("assumed, since the paper does not print it:")
         print("\n".join(f"  {each}" for each in profile.assumed))
     return 0
+
+
+def _describe_time(workshop: "Workshop", findings: "Sequence[Finding]", workers: int) -> str:
+    """Say what is still to be trained here, and how long that takes, as far as it can be known."""
+    from expertp.data import open_dataset
+    from expertp.forecast import forecast
+
+    studies = dict.fromkeys(study for finding in findings for study in finding.studies)
+    missing = {study: workshop.missing(study) for study in studies}
+    if None in missing.values():
+        return "how long it takes here is known once the text is prepared, by the first figure that is made"
+    left = {study: runs for study, runs in missing.items() if runs}
+    if not left:
+        return "all runs are there; nothing would be trained"
+    seconds = sum(forecast(runs, open_dataset(workshop.data(study)), workers).seconds for study, runs in left.items())
+    n = sum(len(runs) for runs in left.values())
+    return f"{n} of them are still to be trained: about {duration(seconds)} with {workers} workers on this machine"
 
 
 def _hours(hours: float) -> str:

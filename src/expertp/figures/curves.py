@@ -142,12 +142,23 @@ def contrast_data(
 
 def base_data(table: StudyTable, hp: HP, names: Mapping[str, str]) -> CurvesData:
     """Gather the base's own curves under several contrasts in one panel; names are what the picture calls them."""
-    axis, lines = table.study.axis_names[0], []
-    found = {name: curve for name in names if (curve := table.curve(axis, 1.0, name, hp))}
-    for place, (name, curve) in enumerate(found.items()):
-        cells = tuple(map(cell, curve.losses))
-        lines.append(Line(names[name], (place, len(found)), curve.size, 1.0, curve.log2_values, cells, None))
-    return CurvesData((Panel(BASE, table.study.hps.rules, hp, tuple(lines), None, None),), 1)
+    axis = table.study.axis_names[0]
+    found = {label: (curve, None) for name, label in names.items() if (curve := table.curve(axis, 1.0, name, hp))}
+    return named_data(BASE, {hp: found})
+
+
+def named_data(axis: str, named: Mapping[HP, Mapping[str, tuple[Curve, Optimum | None]]]) -> CurvesData:
+    """Set curves of whatever studies beside each other, a panel per hyperparameter; the first is the base's."""
+    panels = []
+    for hp, curves in named.items():
+        lines = tuple(
+            Line(label, (place, len(curves)), curve.size, curve.scale, curve.log2_values, _cells(curve), _star(optimum))
+            for place, (label, (curve, optimum)) in enumerate(curves.items())
+        )
+        base = lines[0].star if lines else None
+        rules = next((curve.rules for curve, _ in curves.values()), "")
+        panels.append(Panel(axis, rules, hp, lines, base.log2_value if base else None, None))
+    return CurvesData(tuple(panels), len(panels))
 
 
 def panel(table: StudyTable, axis: str, rules: str, hp: HP, optima: Mapping[float, Optimum] | None) -> Panel:
@@ -165,13 +176,20 @@ def panel(table: StudyTable, axis: str, rules: str, hp: HP, optima: Mapping[floa
 
 
 def _line(table: StudyTable, curve: Curve, optimum: Optimum | None) -> Line:
-    star = None
-    if optimum is not None and known(optimum.log2_value) is not None and known(optimum.loss) is not None:
-        star = Star(optimum.log2_value, optimum.loss, optimum.edge)
     label = size_label(table.study, curve.axis, curve.scale)
     scales = list(table.study.models(curve.axis))
     place = (scales.index(curve.scale), len(scales))
-    return Line(label, place, curve.size, curve.scale, curve.log2_values, tuple(map(cell, curve.losses)), star)
+    return Line(label, place, curve.size, curve.scale, curve.log2_values, _cells(curve), _star(optimum))
+
+
+def _cells(curve: Curve) -> tuple[Cell, ...]:
+    return tuple(map(cell, curve.losses))
+
+
+def _star(optimum: Optimum | None) -> Star | None:
+    if optimum is None or known(optimum.log2_value) is None or known(optimum.loss) is None:
+        return None
+    return Star(optimum.log2_value, optimum.loss, optimum.edge)
 
 
 def draw(figure: Figure, curves: CurvesData) -> None:

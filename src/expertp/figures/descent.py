@@ -88,13 +88,24 @@ def draw(figure: Figure, descent: DescentData) -> None:
         for trial in trials:
             _draw_trial(losses, loads, rows[trial.coordinate], trial)
         losses.axvline(0, color=style.INK, linewidth=0.8)
-        losses.set_xscale("symlog", linthresh=LINEAR_BELOW)
-        losses.set_xlabel(f"change of loss (nats),\n95% of n = {len(descent.start.outcome.losses)} seeds")
+        _nat_ticks(losses)
+        losses.set_xlabel(
+            f"change of loss (nats), 95% of\nn = {len(descent.start.outcome.losses)} seeds; ◁ smaller, ▷ larger value"
+        )
         loads.set_xlabel("max |Load − κ|,\nlast quarter")
         loads.set_xlim(left=0)
     grid[0].set_yticks(range(len(rows)), list(rows))
-    grid[0].set_ylim(max(1, len(rows)) - 0.5, -0.5)
+    grid[0].set_ylim(max(1, len(rows)) - 0.5, -0.8)
     style.figure_legend(figure, style.handles_of(grid))
+
+
+def _nat_ticks(ax: Axes) -> None:
+    """Draw small changes to scale and larger ones by their logarithm, with plain numbers."""
+    ax.set_xscale("symlog", linthresh=LINEAR_BELOW)
+    low, high = ax.get_xlim()
+    there = [value for value in (-1, -0.1, 0, LINEAR_BELOW, 0.1, 1) if low <= value <= high]
+    ax.set_xticks(there, [f"{value:g}".replace("-", "\N{MINUS SIGN}") for value in there])
+    ax.minorticks_off()
 
 
 def _draw_trial(losses: Axes, loads: Axes, row: int, trial: Trial) -> None:

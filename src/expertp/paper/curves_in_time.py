@@ -79,7 +79,7 @@ def _require_records(reading: Reading, runs: Sequence[RunSpec]) -> None:
 
 def fan_in(readings: Readings) -> Shown:
     """Show that a fan-in init of the down-projections leaves the collapse that the rule keeps."""
-    reading = readings["fan-in-down"]
+    (reading,) = readings.values()
     study, drawings, found = reading.study, [], {}
     for rules in (study.hps.rules, "fan_in_down"):
         shown = collapse.data(study, rules, _all_records(reading))

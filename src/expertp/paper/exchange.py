@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from expertp.errors import InputError
 from expertp.files import write_atomically
 from expertp.report.reading import Reading, Record
 from expertp.store import write_ended_run
@@ -94,8 +93,6 @@ def _row(block: Record) -> dict[str, Any]:
 
 def import_cells(directory: StudyDirectory, folder: Path) -> int:
     """Put finished cells of a folder of tables into a study's directory; return how many were not there before."""
-    if not folder.is_dir():
-        raise InputError(f"--cells {folder}: no such directory")
     table, metrics = folder / f"{directory.study.name}.csv", folder / f"{directory.study.name}-metrics.csv"
     if not table.exists():
         return 0

@@ -34,7 +34,7 @@ LEVEL = 0.02
 
 def constants_loss(readings: Readings) -> Shown:
     """Show loss over learning rate at the base: tuned constants, and all ones."""
-    reading = readings["constants"]
+    (reading,) = readings.values()
     study, table = reading.study, reading.table
     ours = study.hps.rules
     names = {ours: "tuned", **{name: name for name in study.contrasts}}
@@ -62,7 +62,7 @@ def constants_loss(readings: Readings) -> Shown:
 
 def constants_balance(readings: Readings) -> Shown:
     """Show how evenly experts are loaded at every learning rate, under tuned constants and all ones."""
-    reading = readings["constants"]
+    (reading,) = readings.values()
     study = reading.study
     axis, names = study.axis_names[0], {study.hps.rules: "tuned", **{name: name for name in study.contrasts}}
     rates = study.grid("log2_lr", axis)
@@ -117,7 +117,7 @@ def _unbalanced(study: StudySpec) -> float:
 
 def decay(readings: Readings) -> Shown:
     """Show loss over tau = steps lr weight_decay at several sizes."""
-    reading = readings["weight-decay"]
+    (reading,) = readings.values()
     study, table = reading.study, reading.table
     sizes, told = {}, []
     is_needless: list[bool | None] = []
@@ -162,7 +162,7 @@ def tradeoff(readings: Readings) -> Shown:
         gain = paired(table.zero_shot("alpha", scale, rules), table.zero_shot("experts", scale, rules))
         signs.append(is_positive(gain))
         told.append(f"{name}: {scale:g}x experts ahead of {scale:g}x size by {gain}")
-    at_fixed_size = _granularity(readings["granularity"], "granularity")
+    at_fixed_size = _granularity(readings["granularity"])
     verdict = verdict_of([*signs, *at_fixed_size.signs])
     number = "; ".join([*told, at_fixed_size.number])
     return Shown((*drawings, at_fixed_size.drawing), Outcome(verdict, number, at_fixed_size.why))
@@ -170,7 +170,7 @@ def tradeoff(readings: Readings) -> Shown:
 
 def tradeoff_long(readings: Readings) -> Shown:
     """Show the same for a long horizon."""
-    found = _granularity(readings["granularity-long"], "granularity-long")
+    found = _granularity(*readings.values())
     return Shown((found.drawing,), Outcome(verdict_of(found.signs), found.number, found.why))
 
 
@@ -184,7 +184,7 @@ class Granularity:
     why: str
 
 
-def _granularity(reading: Reading, name: str) -> Granularity:
+def _granularity(reading: Reading) -> Granularity:
     study, table = reading.study, reading.table
     groups: dict[int, list[tuple[ModelSpec, tuple[float, ...]]]] = {}
     for joint in study.joint:
@@ -199,7 +199,7 @@ def _granularity(reading: Reading, name: str) -> Granularity:
     courses = ["falls" if granularity.is_monotone(each) else "does not fall" for each in shown.groups.values()]
     why = f"{POSITIVE} The median {' and '.join(courses)} at every step to more active experts."
     return Granularity(
-        render(name, granularity.draw, shown), tuple(is_positive(gain) for gain in gains.values()), told, why
+        render(study.name, granularity.draw, shown), tuple(is_positive(gain) for gain in gains.values()), told, why
     )
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from expertp.analysis.curves import Curve
 from expertp.analysis.transfer import AxisVerdict, judge_curves
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
@@ -53,33 +54,39 @@ def no_transfer(study: str) -> Callable[[Readings], Shown]:
 
 
 def longer_horizon(short: str, long: str) -> Callable[[Readings], Shown]:
-    """Return what shows a study of a longer horizon, judged by where the optimum of the short one lies in it."""
+    """Return what shows a larger model on a longer horizon, judged by where the base's short optimum lies in it."""
 
     def show(readings: Readings) -> Shown:
-        reading = readings[long]
-        (axis,) = reading.study.axis_names
-        verdicts = tuple(_across(readings[short], reading, axis, hp) for hp in reading.study.sweep(axis))
-        largest, shifts = max(reading.study.models(axis)), []
-        for each in verdicts:
-            if {1.0, largest} <= each.optima.keys():
-                shift = each.optima[largest].log2_value - each.optima[1.0].log2_value
-                shifts.append(f"{HP_SHORT[each.hp]} {shift:+.2f}")
-        outcome = _outcome(verdicts)
+        (axis,) = readings[long].study.axis_names
+        largest, shifts, verdicts, drawn_beside = max(readings[long].study.models(axis)), [], [], {}
+        for hp in readings[long].study.sweep(axis):
+            both = _across(readings[short], readings[long], axis, hp)
+            found = judge_curves({curve.scale: curve for curve in both.values()}, readings[long].study.verdict)
+            verdicts.append(found)
+            drawn_beside[hp] = {label: (curve, found.optima.get(curve.scale)) for label, curve in both.items()}
+            if {1.0, largest} <= found.optima.keys():
+                shift = found.optima[largest].log2_value - found.optima[1.0].log2_value
+                shifts.append(f"{HP_SHORT[hp]} {shift:+.2f}")
+        outcome = _outcome(tuple(verdicts))
         moved = ", ".join(shifts) or "unknown"
         number = f"optimum of {axis} at the long horizon beside the base's at the short one, octaves: {moved}"
-        return Shown((drawn(reading),), Outcome(outcome.verdict, f"{number}; {outcome.number}", outcome.why))
+        drawing = render(long, curves.draw, curves.named_data(axis, drawn_beside))
+        return Shown((drawing,), Outcome(outcome.verdict, f"{number}; {outcome.number}", outcome.why))
 
     return show
 
 
-def _across(short: Reading, long: Reading, axis: str, hp: HP) -> AxisVerdict:
-    """Judge the largest model of the long horizon against the base of the short one."""
+def _across(short: Reading, long: Reading, axis: str, hp: HP) -> dict[str, Curve]:
+    """Return the curves of the base on the short horizon and of the largest model on the long one, by their names."""
     largest = max(long.study.models(axis))
     base = short.table.curve(short.study.axis_names[0], 1.0, short.study.hps.rules, hp)
     target = long.table.curve(axis, largest, long.study.hps.rules, hp)
     assert base is not None, f"{short.study.name} sweeps {hp}"
     assert target is not None, f"{long.study.name} sweeps {hp}"
-    return judge_curves({1.0: replace(base, axis=axis), largest: target}, long.study.verdict)
+    return {
+        f"base, {short.study.train.steps} steps": replace(base, axis=axis),
+        f"{axis}, {long.study.train.steps} steps": target,
+    }
 
 
 def describe_drift(verdict: AxisVerdict) -> str:

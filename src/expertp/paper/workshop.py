@@ -19,7 +19,8 @@ from expertp.data.manifest import MANIFEST_FILE
 from expertp.files import write_atomically
 from expertp.paper.finding import Finding, Shown
 from expertp.paper.profile import ProfileSpec, Source, find_source
-from expertp.study_store import StudyDirectory, open_study
+from expertp.spec import RunSpec
+from expertp.study_store import DONE, StudyDirectory, open_study, preview_study
 
 CELLS = "../../cells"
 
@@ -40,11 +41,22 @@ class Workshop:
         name = self.profile.corpus_of(study)
         return find_source(name, self.profile.corpora[name])
 
+    def data(self, study: str) -> Path:
+        """Return where a study's tokens are, or will be."""
+        return self.path / "data" / self.source(study).name
+
+    def missing(self, study: str) -> list[RunSpec] | None:
+        """Return what a study has still to train; None where its text is not prepared yet. Nothing is written."""
+        data = self.data(study)
+        if not (data / MANIFEST_FILE).exists():
+            return None
+        directory = preview_study(self.path / "studies" / study, self.profile.study(study, data), CELLS)
+        return [each.run for each in directory.results() if each.status not in DONE]
+
     def open(self, study: str, say: Callable[[str], None]) -> StudyDirectory:
         """Prepare a study's text, once, and open the study."""
-        source, name = self.source(study), self.profile.corpus_of(study)
+        source, name, data = self.source(study), self.profile.corpus_of(study), self.data(study)
         corpus = self.profile.corpora[name]
-        data = self.path / "data" / source.name
         if not (data / MANIFEST_FILE).exists():
             say(source.note or f"{name}: cutting {source.text} into tokens")
             options = PrepareOptions(tokenizer=corpus.tokenizer, vocab_size=corpus.vocab_size)
