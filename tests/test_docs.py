@@ -11,6 +11,7 @@ from statistics import fmean
 import performance
 import pytest
 
+from expertp.analysis.paired import paired
 from expertp.cli.main import build_parser
 from expertp.docs_tables import BLOCKS, fill_blocks, markdown_table
 from expertp.errors import InputError
@@ -128,3 +129,28 @@ def test_the_larger_constants_of_the_demo_are_those_of_its_runs() -> None:
     for size, alpha in (("base", "1.0"), ("expert size 4x", "4.0")):
         ours, theirs = (fmean(losses[alpha, rules]) for rules in ("expertp", "sp"))
         assert f"| {size} | {ours:.3f} | {theirs:.3f} |" in page
+
+
+def test_the_losses_at_four_times_the_width_are_those_of_the_runs() -> None:
+    page = (ROOT / "docs/results/constants.md").read_text(encoding="utf-8")
+    losses: dict[tuple[str, str, float, float], dict[str, float]] = {}
+    with (ROOT / "docs/results/constants/width.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            place = (row["n_embd"], row["contrast"], float(row["log2_lr"]), float(row["log2_init_std"]))
+            losses.setdefault(place, {})[row["seed"]] = float(row["val_loss"])
+
+    def beside(place: tuple[str, str, float, float], ours: tuple[str, str, float, float]) -> str:
+        seeds = sorted(losses[ours])
+        return str(paired([losses[place][seed] for seed in seeds], [losses[ours][seed] for seed in seeds]))
+
+    ours = ("384", "", -8.0, -4.0)
+    shown = [("", -9.0, -4.0), ("", -7.0, -4.0), ("paper", -7.0, -4.0), ("all ones", -8.0, -4.0)]
+    for contrast, lr, init in [*shown, ("sp", -9.0, -4.0), ("sp", -9.0, -5.0)]:
+        place = ("384", contrast, lr, init)
+        assert f"| {fmean(losses[place].values()):.4f} | {beside(place, ours)} |" in page, place
+    assert f"zero-shot | {fmean(losses[ours].values()):.4f} |" in page
+    best = min((fmean(found.values()), place) for place, found in losses.items() if place[:2] == ("384", "sp"))
+    assert best[1] == ("384", "sp", -9.0, -4.0)
+    difference = beside(("96", "paper", -7.0, -4.0), ("96", "", -8.0, -4.0))
+    assert f"are {difference.removeprefix('+')} above" in page
+    assert f"({fmean(losses['96', 'sp', -9.0, -4.0].values()):.4f} at 96" in page
