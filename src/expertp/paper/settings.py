@@ -18,9 +18,10 @@ from expertp.figures.theory import soft_router as soft_router_figure
 from expertp.paper.finding import BALANCED, Outcome, Readings, Shown, Verdict, is_positive, verdict_of
 from expertp.report.reading import Reading, Record
 from expertp.spec import ModelSpec
-from expertp.study import StudySpec
 from expertp.theory.soft_router import WAYS, soft_router
 
+# The contrast that has no constants.
+ONES = "all ones"
 POSITIVE = "Positive: more, smaller experts are better at the same number of parameters."
 # Loss that a weight decay must gain to matter, in nats.
 BENEFIT = 0.01
@@ -49,11 +50,11 @@ def constants_loss(readings: Readings) -> Shown:
         if name != ours:
             gaps[name] = paired(curve.losses[place], best)
             told.append(f"{names[name]} minus tuned {gaps[name]}")
-    ones = found["all ones"]
+    ones = found[ONES]
     is_lost = math.inf in ones.losses[ones.best_place] and math.inf not in best
-    is_higher = True if is_lost else is_positive(gaps["all ones"])
+    is_higher = True if is_lost else is_positive(gaps[ONES])
     # Where neither diverges, larger models or a longer horizon might: that decides nothing.
-    is_less_stable = None if lost["all ones"] == lost[ours] else lost["all ones"] > lost[ours]
+    is_less_stable = None if lost[ONES] == lost[ours] else lost[ONES] > lost[ours]
     verdict = verdict_of([is_higher, is_less_stable])
     diverging = ", ".join(f"{names[name]} {n}" for name, n in lost.items())
     why = f"Each at its own best learning rate. Runs that diverge above it: {diverging}."
@@ -63,7 +64,7 @@ def constants_loss(readings: Readings) -> Shown:
 def constants_balance(readings: Readings) -> Shown:
     """Show how evenly experts are loaded at every learning rate, under tuned constants and all ones."""
     (reading,) = readings.values()
-    study = reading.study
+    study, table = reading.study, reading.table
     axis, names = study.axis_names[0], {study.hps.rules: "tuned", **{name: name for name in study.contrasts}}
     rates = study.grid("log2_lr", axis)
     sets = {
@@ -73,30 +74,35 @@ def constants_balance(readings: Readings) -> Shown:
         }
         for name, label in names.items()
     }
-    late = {label: _late_loads(sets[label], study.train.steps) for label in sets}
-    seeds, labels = study.seeds, list(sets)
+    late = {label: _late_loads(by_rate, study.train.steps) for label, by_rate in sets.items()}
     # A learning rate counts where no run of any set has diverged; a seed then has one number per set.
-    both = [value for value in rates if all(len(late[label][value]) == len(seeds) for label in labels)]
+    whole = [value for value in rates if all(len(each[value]) == len(study.seeds) for each in late.values())]
     means = {
-        label: [float(np.mean([late[label][value][seed] for value in both])) if both else math.nan for seed in seeds]
-        for label in labels
+        label: [float(np.mean([each[value][seed] for value in whole])) if whole else math.nan for seed in study.seeds]
+        for label, each in late.items()
     }
-    gap = paired(means["all ones"], means["tuned"])
+    gaps = {label: paired(means[ONES], values) for label, values in means.items() if label != ONES}
     told = ", ".join(f"{label} {np.mean(values):.3f}" for label, values in means.items())
-    n_uneven = {
-        label: sum(np.mean(list(late[label][value].values())) > _unbalanced(study) for value in both)
-        for label in labels
-    }
-    uneven = ", ".join(f"{label} {n}" for label, n in n_uneven.items())
-    shown = constants_load.data(sets, 1 - float(study.base.kappa))
-    return Shown(
-        (render("constants-load", constants_load.draw, shown),),
-        Outcome(
-            verdict_of([is_positive(gap)]),
-            f"late max |Load - kappa|, mean over {len(both)} learning rates: {told}; all ones minus tuned {gap}",
-            f"Learning rates of these at which it is above half of kappa: {uneven}.",
-        ),
+    differences = ", ".join(f"minus {label} {gap}" for label, gap in gaps.items())
+    bests = {label: table.curve(axis, 1.0, name, "log2_lr") for name, label in names.items()}
+    at_best = ", ".join(
+        f"{label} {_mean(late[label][curve.best_value]):.3f}"
+        for label, curve in bests.items()
+        if curve and curve.best_value in whole
     )
+    bound = BALANCED * float(study.base.kappa)
+    uneven = ", ".join(f"{label} {sum(_mean(each[value]) > bound for value in whole)}" for label, each in late.items())
+    number = f"late max |Load - kappa|, mean over {len(whole)} learning rates: {told}; {ONES} {differences}"
+    why = (
+        f"At the best learning rate of each: {at_best or 'unknown'}. "
+        f"Learning rates at which it is above half of kappa: {uneven}."
+    )
+    drawing = render("constants-load", constants_load.draw, constants_load.data(sets, 1 - float(study.base.kappa)))
+    return Shown((drawing,), Outcome(verdict_of([is_positive(gaps["tuned"])]), number, why))
+
+
+def _mean(by_seed: Mapping[int, float]) -> float:
+    return float(np.mean(list(by_seed.values())))
 
 
 def _late_loads(by_rate: Mapping[float, Mapping[int, Sequence[Record]]], steps: int) -> dict[float, dict[int, float]]:
@@ -109,10 +115,6 @@ def _late_loads(by_rate: Mapping[float, Mapping[int, Sequence[Record]]], steps: 
         value: {seed: late for seed, load in loads.items() if load and not math.isnan(late := load.late(steps))}
         for value, loads in found.items()
     }
-
-
-def _unbalanced(study: StudySpec) -> float:
-    return BALANCED * float(study.base.kappa)
 
 
 def decay(readings: Readings) -> Shown:
