@@ -80,13 +80,13 @@ def _mean(block: Sequence[Record]) -> Record:
 
 
 def _row(block: Record) -> dict[str, Any]:
-    """Write a record as the table has it: five digits are enough, and nothing for what is not known."""
+    """Write a record as the table has it: as exact as a loss in float32, and nothing for what is not known."""
     deviations, dead = block["max_load_deviation"], block["dead_experts"]
     return {
         **block,
-        "loss": "" if block["loss"] is None else f"{block['loss']:.5f}",
+        "loss": "" if block["loss"] is None else f"{block['loss']:.8g}",
         "val_loss": "" if block["val_loss"] is None else block["val_loss"],
-        "max_load_deviation": f"{deviations[0]:.5f}" if deviations else "",
+        "max_load_deviation": f"{deviations[0]:.6g}" if deviations else "",
         "dead_experts": dead[0] if dead else "",
     }
 
