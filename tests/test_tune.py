@@ -209,6 +209,18 @@ def test_each_candidate_is_trained_once(study_file, tmp_path):
     assert first[0] != first[1]
 
 
+def test_a_candidate_is_the_same_whichever_way_it_was_reached(study_file, tmp_path):
+    study = tuning_study(load_study(study_file))
+    one = moved(moved(study.hps, "router_lr", 4), "mlp_down_lr", 4)
+    other = moved(moved(study.hps, "mlp_down_lr", 4), "router_lr", 4)
+    candidates = TrainedCandidates(study, tmp_path / "out", LocalExecutor(1))
+    assert candidates.measure([one]) == candidates.measure([other])
+    resumed = TrainedCandidates(study, tmp_path / "out", LocalExecutor(1))
+    (found,) = resumed.measure([other])
+    assert len(found.loads) == 3
+    assert len(read_study(tmp_path / "out").runs) == 6
+
+
 def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("expertp.tune.COORDINATES", ("lr", "mlp_down_lr"))
     monkeypatch.setattr("expertp.tune.descend.__defaults__", (1, ("lr", "mlp_down_lr")))

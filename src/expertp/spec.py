@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down"]
 EpsRule = Literal["consistent", "paper"]
@@ -35,6 +35,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Ratio = Annotated[Finite, BeforeValidator(_number)]
 RatioOrInf = Annotated[float, BeforeValidator(_number)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+# In the order of its keys, so that equal mappings are written alike.
+Ratios = Annotated[dict[str, Ratio], AfterValidator(lambda ratios: dict(sorted(ratios.items())))]
 
 
 class Spec(BaseModel):
@@ -197,7 +199,7 @@ class BaseHPs(Spec):
     residual: Literal["relative", "absolute"] = Field("relative", description="1/m_L or 1/L on block outputs")
     decay: Literal["independent", "tau"] = Field("independent", description="keep lr*wd, or steps*lr*wd, constant")
     tuned_steps: int | None = Field(None, gt=0, description="steps of the base run; needed by decay: tau")
-    constants: Literal["ones", "paper"] | dict[str, Ratio] = Field(
+    constants: Literal["ones", "paper"] | Ratios = Field(
         "ones", description="constant multipliers per group: a preset, or a mapping such as {router_lr: 1/16}"
     )
     clip: float | None = Field(None, gt=0, description="global gradient norm, or null for no clipping")
