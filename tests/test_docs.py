@@ -134,10 +134,12 @@ def test_the_larger_constants_of_the_demo_are_those_of_its_runs() -> None:
 def test_the_losses_at_four_times_the_width_are_those_of_the_runs() -> None:
     page = (ROOT / "docs/results/constants.md").read_text(encoding="utf-8")
     losses: dict[tuple[str, str, float, float], dict[str, float]] = {}
+    loads: dict[tuple[str, str, float, float], list[float]] = {}
     with (ROOT / "docs/results/constants/width.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             place = (row["n_embd"], row["contrast"], float(row["log2_lr"]), float(row["log2_init_std"]))
             losses.setdefault(place, {})[row["seed"]] = float(row["val_loss"])
+            loads.setdefault(place, []).append(float(row["max_load_deviation"]))
 
     def beside(place: tuple[str, str, float, float], ours: tuple[str, str, float, float]) -> str:
         seeds = sorted(losses[ours])
@@ -154,3 +156,5 @@ def test_the_losses_at_four_times_the_width_are_those_of_the_runs() -> None:
     difference = beside(("96", "paper", -7.0, -4.0), ("96", "", -8.0, -4.0))
     assert f"are {difference.removeprefix('+')} above" in page
     assert f"({fmean(losses['96', 'sp', -9.0, -4.0].values()):.4f} at 96" in page
+    wide, narrow, tuned = (f"{fmean(loads[place]):.2f}" for place in (best[1], ("96", "sp", -9.0, -4.0), ours))
+    assert f"{wide}, of 0.75 at most; {narrow} at 96 channels, {tuned} for the tuned" in page

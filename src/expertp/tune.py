@@ -204,7 +204,7 @@ def _could_be_taken(trial: Trial, best: Trial) -> bool:
         return False
     is_cured = trial.outcome.diverged < best.outcome.diverged
     # That chance could explain a cost is not enough: paid at every coordinate, it would add up.
-    is_free = trial.change.mean + trial.change.half_width <= NEXT_TO_NOTHING
+    is_free = trial.change.is_at_most(NEXT_TO_NOTHING) is True
     return trial.change.is_lower or is_free or is_cured
 
 

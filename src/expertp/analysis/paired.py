@@ -41,6 +41,12 @@ class Change:
         """Whether the first is higher by more than chance explains."""
         return self.mean > self.half_width
 
+    def is_at_most(self, bound: float) -> bool | None:
+        """Answer whether the difference is at most so large; None where its 95% interval has both."""
+        if self.mean + self.half_width <= bound:
+            return True
+        return False if self.mean - self.half_width > bound else None
+
     @property
     def is_known(self) -> bool:
         """Whether there is a mean with an error."""

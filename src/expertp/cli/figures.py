@@ -120,7 +120,6 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
         print(f"\n{columns(rows)}\n")
         print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
         print(f"about {_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
-    if costs.models:
         print(_describe_time(Workshop(Path(args.out), profile), findings, args.workers))
     if profile.assumed:
         print("assumed, since the paper does not print it:")

@@ -96,12 +96,7 @@ class CurvesData:
                 "size": line.size,
                 "scale": line.scale,
                 "log2_value": value,
-                "median": each.median,
-                "min": each.low,
-                "max": each.high,
-                "n": each.n,
-                "diverged": each.diverged,
-                "missing": each.missing,
+                **each.numbers,
                 "log2_optimum": line.star.log2_value if line.star else None,
                 "optimum_edge": line.star.edge if line.star else None,
             }

@@ -59,11 +59,7 @@ class ExpertShapeData:
                 "size": each.label,
                 "scale": each.scale,
                 "parameters": each.parameters,
-                "median": each.losses.median,
-                "min": each.losses.low,
-                "max": each.losses.high,
-                "n": each.losses.n,
-                "diverged": each.losses.diverged,
+                **each.losses.numbers,
             }
             for each in self.points
         ]

@@ -62,6 +62,18 @@ class Cell:
         return f"{self.diverged}/{self.runs}"
 
     @property
+    def numbers(self) -> dict[str, float | None]:
+        """What a table tells of it."""
+        return {
+            "median": self.median,
+            "min": self.low,
+            "max": self.high,
+            "n": self.n,
+            "diverged": self.diverged,
+            "missing": self.missing,
+        }
+
+    @property
     def runs(self) -> int:
         """How many there are, diverged ones included."""
         return self.n + self.diverged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,8 @@ COLLAPSING = ("width", "experts", "alpha")
 DENSE = "dense, tuned"
 # Two final losses that differ by less are alike, in nats.
 ALIKE = 0.02
+# By seed.
+Records = Mapping[int, Sequence[Record]]
 
 
 def collapses(studies: Sequence[str]) -> Callable[[Readings], Shown]:
@@ -63,18 +65,18 @@ def _deviations(shown: collapse.CollapseData) -> dict[str, float]:
 def _all_records(reading: Reading) -> collapse.Records:
     """Return what gives the records of a model, and refuses one of which a seed has none."""
 
-    def records(model: ModelSpec, rules: str) -> Mapping[int, Sequence[Record]]:
-        _require_records(reading, reading.study.centre(model, rules))
-        return reading.records(model, rules)
+    def records(model: ModelSpec, rules: str) -> Records:
+        return _complete(reading, reading.study.centre(model, rules), reading.records(model, rules))
 
     return records
 
 
-def _require_records(reading: Reading, runs: Sequence[RunSpec]) -> None:
-    found = reading.records_of(runs)
+def _complete(reading: Reading, runs: Sequence[RunSpec], found: Records) -> Records:
+    """Return the records of runs, all of which must have some."""
     if len(found) < len(runs):
         lost = f"{len(runs) - len(found)} of {len(runs)} runs of {describe(runs[0].model)}"
         raise RunError(f"{reading.study.name}: {lost} have no records; train them again to see their curves")
+    return found
 
 
 def fan_in(readings: Readings) -> Shown:
@@ -167,7 +169,7 @@ def races(
         told, answers = [], []
         for each in known.values():
             gap = paired(baseline.losses, each.losses)
-            competes = False if each.has_diverged else _competes(gap)
+            competes = False if each.has_diverged else paired(each.losses, baseline.losses).is_at_most(ALIKE)
             answers.append(None if competes and edge else competes)
             faster = race.speedup(each.runner, baseline.runner) if gap.mean >= 0 else None
             by = f" ({faster[0]:.1f}x fewer tokens, {faster[1]:.1f}x the speed)" if faster else ""
@@ -200,27 +202,18 @@ def _best_dense(reading: Reading) -> tuple[Contestant, str]:
     known = [curve for curve in curves if curve is not None]
     best = min(known, key=lambda curve: curve.medians[curve.best_place])
     runs = study.curve(axis, study.base, study.hps.rules, best.hp)[best.best_place]
-    _require_records(reading, runs)
+    records = _complete(reading, runs, reading.records_of(runs))
     edges = [f"{HP_SHORT[curve.hp]} 2^{curve.best_value:g}" for curve in known if curve.is_best_at_edge]
     edge = f" The best of the dense model is at the edge of a grid: {', '.join(edges)}." if edges else ""
-    return Contestant(_runner(DENSE, reading.records_of(runs)), best.losses[best.best_place]), edge
+    return Contestant(_runner(DENSE, records), best.losses[best.best_place]), edge
 
 
-def _runner(label: str, records: Mapping[int, Sequence[Record]]) -> race.Runner:
+def _runner(label: str, records: Records) -> race.Runner:
     found = race.runner(label, records, is_ours=label != DENSE)
     assert found is not None, f"{label} has records"
     return found
 
 
-def _competes(ahead: Change) -> bool | None:
-    """Answer whether a loss is at most a little above another, given by how much it is below; None: chance decides."""
-    if ahead.mean - ahead.half_width > -ALIKE:
-        return True
-    return False if ahead.mean + ahead.half_width < -ALIKE else None
-
-
 def _is_alike(gap: Change) -> bool | None:
     """Answer whether two losses are alike, given their difference; None where chance decides."""
-    if abs(gap.mean) + gap.half_width <= ALIKE:
-        return True
-    return False if abs(gap.mean) - gap.half_width > ALIKE else None
+    return replace(gap, mean=abs(gap.mean)).is_at_most(ALIKE)

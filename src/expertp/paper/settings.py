@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from expertp.analysis.balance import load_balance
-from expertp.analysis.paired import Change, paired
+from expertp.analysis.paired import paired
 from expertp.analysis.scaling import MIN_SIZES
 from expertp.figures import curves, expert_shape
 from expertp.figures.paper import bias_shift, constants_load, granularity, scaling_fit, weight_decay
@@ -18,6 +18,7 @@ from expertp.figures.theory import soft_router as soft_router_figure
 from expertp.paper.finding import BALANCED, Outcome, Readings, Shown, Verdict, is_positive, verdict_of
 from expertp.report.reading import Reading, Record
 from expertp.spec import ModelSpec
+from expertp.study import StudySpec
 from expertp.theory.soft_router import WAYS, soft_router
 
 # The contrast that has no constants.
@@ -37,8 +38,7 @@ def constants_loss(readings: Readings) -> Shown:
     """Show loss over learning rate at the base: tuned constants, and all ones."""
     (reading,) = readings.values()
     study, table = reading.study, reading.table
-    ours = study.hps.rules
-    names = {ours: "tuned", **{name: name for name in study.contrasts}}
+    ours, names = study.hps.rules, _sets(study)
     drawing = render("constants-loss", curves.draw, curves.base_data(table, "log2_lr", names))
     axis, told, lost = study.axis_names[0], [], {}
     found = {name: curve for name in names if (curve := table.curve(axis, 1.0, name, "log2_lr"))}
@@ -61,11 +61,16 @@ def constants_loss(readings: Readings) -> Shown:
     return Shown((drawing,), Outcome(verdict, "; ".join(told), why))
 
 
+def _sets(study: StudySpec) -> dict[str, str]:
+    """Return what the picture calls each set of constants."""
+    return {study.hps.rules: "tuned", **{name: name for name in study.contrasts}}
+
+
 def constants_balance(readings: Readings) -> Shown:
     """Show how evenly experts are loaded at every learning rate, under tuned constants and all ones."""
     (reading,) = readings.values()
     study, table = reading.study, reading.table
-    axis, names = study.axis_names[0], {study.hps.rules: "tuned", **{name: name for name in study.contrasts}}
+    axis, names = study.axis_names[0], _sets(study)
     rates = study.grid("log2_lr", axis)
     sets = {
         label: {
@@ -139,18 +144,11 @@ def decay(readings: Readings) -> Shown:
             told.append(f"{label}: {'every decay' if math.inf in best[1] else 'only training without decay'} diverges")
             continue
         gain = paired(without, best[1])
-        is_needless.append(_is_at_most(gain, BENEFIT))
+        is_needless.append(gain.is_at_most(BENEFIT))
         told.append(f"{label}: tau {best[0]:.2g} gains {gain}")
     drawing = render("weight-decay", weight_decay.draw, weight_decay.data(sizes))
     why = f"The best decay of each size beside none; more than {BENEFIT} would be a benefit."
     return Shown((drawing,), Outcome(verdict_of(is_needless), "; ".join(told), why))
-
-
-def _is_at_most(change: Change, most: float) -> bool | None:
-    """Answer whether a difference is at most so large; None where its 95% interval has both."""
-    if change.mean + change.half_width <= most:
-        return True
-    return False if change.mean - change.half_width > most else None
 
 
 def tradeoff(readings: Readings) -> Shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from expertp.analysis.curves import Curve
@@ -12,9 +12,12 @@ from expertp.analysis.transfer import AxisVerdict, judge_curves
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import Drawing, render
-from expertp.paper.finding import Outcome, Readings, Shown, Verdict
+from expertp.paper.finding import Outcome, Readings, Shown, Verdict, verdict_of
 from expertp.report.reading import Reading
 from expertp.study import HP
+
+# What a verdict on one axis answers; any other decides nothing.
+ANSWERS: Mapping[str | None, bool] = {"PASS": True, "FAIL": False}
 
 
 def transfer(study: str) -> Callable[[Readings], Shown]:
@@ -97,9 +100,6 @@ def describe_drift(verdict: AxisVerdict) -> str:
 
 def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
     counts = Counter(each.verdict for each in verdicts)
-    found: Verdict = "HOLDS" if counts["PASS"] == len(verdicts) else "INCONCLUSIVE"
-    if counts["FAIL"]:
-        found = "DOES NOT HOLD AT THIS SCALE"
     told = ", ".join(f"{counts[each]} {each}" for each in ("PASS", "INCONCLUSIVE", "FAIL") if counts[each])
     known = [each for each in verdicts if not math.isnan(each.drift)]
     worst = max(known, key=lambda each: abs(each.drift), default=None)
@@ -108,6 +108,7 @@ def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
         each for each in verdicts if each.verdict != "PASS"
     ]
     why = " ".join(f"{each.axis}, {HP_SHORT[each.hp]}: {each.reason}." for each in shown)
+    found = verdict_of(ANSWERS.get(each.verdict) for each in verdicts)
     return Outcome(found, number, why or "Every interval lies within its threshold.")
 
 

@@ -16,7 +16,12 @@ from expertp.study import HP, StudySpec
 from expertp.study_store import DONE, Result, StudyDirectory
 
 Record = Mapping[str, Any]
+Thin = Callable[[Sequence[Record]], Sequence[Record]]
 STATUSES = ("finished", "diverged", "failed", "unfinished", "missing")
+
+
+def _unchanged(records: Sequence[Record]) -> Sequence[Record]:
+    return records
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,7 @@ class Reading:
     results: Sequence[Result]
     table: StudyTable
     verdict: StudyVerdict
-    thin: Callable[[Sequence[Record]], Sequence[Record]] = lambda records: records
+    thin: Thin = _unchanged
     _records: dict[str, Mapping[int, Sequence[Record]]] = field(default_factory=dict)
 
     @property
@@ -114,9 +119,7 @@ def describe_counts(statuses: Mapping[str, int]) -> str:
     return f"{total} run{'s' if total != 1 else ''}: {', '.join(told)}"
 
 
-def read(
-    directory: StudyDirectory, thin: Callable[[Sequence[Record]], Sequence[Record]] = lambda records: records
-) -> Reading:
+def read(directory: StudyDirectory, thin: Thin = _unchanged) -> Reading:
     """Read how all runs stand, and judge them."""
     results = directory.results()
     return Reading(directory, results, StudyTable(directory.study, results), judge(directory.study, results), thin)

@@ -102,14 +102,6 @@ def _running_mean(load: LoadBalance) -> tuple[float, ...]:
     return tuple(((sums[last] - sums[first]) / (last - first)).tolist())
 
 
-def late_deviation(found: ConstantsLoadData, name: str) -> dict[float, float]:
-    """Return the mean of max |Load - kappa| over the last quarter of training, by log2 of the learning rate.
-
-    It is nan where a run has diverged.
-    """
-    return {each.log2_lr: each.load.late(found.last_step) for each in found.sets[name]}
-
-
 def draw(figure: Figure, found: ConstantsLoadData) -> None:
     """Draw a panel per set of constants, all on the whole range that there is."""
     grid = figure.subplots(1, max(1, len(found.sets)), squeeze=False, sharey=True)[0]

@@ -60,11 +60,7 @@ class GranularityData:
                 "alpha_ffn": each.alpha_ffn,
                 "parameters": each.parameters,
                 "active_parameters": each.active_parameters,
-                "median": each.losses.median,
-                "min": each.losses.low,
-                "max": each.losses.high,
-                "n": each.losses.n,
-                "diverged": each.losses.diverged,
+                **each.losses.numbers,
             }
             for name, points in self.groups.items()
             for each in points

@@ -57,12 +57,7 @@ class WeightDecayData:
             {
                 "size": line.label,
                 "tau": tau,
-                "median": each.median,
-                "min": each.low,
-                "max": each.high,
-                "n": each.n,
-                "diverged": each.diverged,
-                "missing": each.missing,
+                **each.numbers,
             }
             for line in self.lines
             for tau, each in zip(line.taus, line.cells, strict=True)
