@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -30,9 +31,38 @@ def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
     assert "**INCONCLUSIVE**: |Load| 1.5. Because." in text
     assert "`expertp figures speedrun`: 3 runs. Text: novels-512, builtin-512 in place of k8s-docs." in text
     assert "It is so." not in text  # the claim is that of the catalogue, however old the record
-    assert text == as_markdown(stored(tmp_path))
+    assert text == as_markdown(stored(tmp_path), {})
 
 
 def test_an_empty_directory_has_no_page(tmp_path):
     with pytest.raises(InputError, match="no findings here; `expertp figures NAME --out"):
         write_page(tmp_path)
+
+
+def test_remarks_stand_in_their_sections(tmp_path):
+    put(tmp_path, "softmax")
+    put(tmp_path, "speedrun")
+    (tmp_path / "remarks.yaml").write_text(
+        "remarks:\n  speedrun:\n    verdict: HOLDS\n    remark: |\n      So it is.\n"
+    )
+    speedrun, softmax = write_page(tmp_path).read_text().split("## s")[1:]
+    assert "Because.\n\nSo it is.\n\n`expertp figures speedrun`" in speedrun
+    assert "So it is." not in softmax
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{softmax: {verdict: INCONCLUSIVE, remark: x}}", "about INCONCLUSIVE, and it is now HOLDS; write it anew"),
+        ("{softmx: {verdict: HOLDS, remark: x}}", "did you mean 'softmax'?"),
+        ("{softmax: {verdict: HOLD, remark: x}}", "verdict"),
+        ("{softmax: {verdict: HOLDS}}", "remark"),
+    ],
+)
+def test_a_remark_about_something_else_is_refused_and_the_page_stays(tmp_path, text, said):
+    put(tmp_path, "softmax")
+    before = write_page(tmp_path).read_text()
+    (tmp_path / "remarks.yaml").write_text(f"remarks: {text}")
+    with pytest.raises(InputError, match=re.escape(said)):
+        write_page(tmp_path)
+    assert (tmp_path / "README.md").read_text() == before

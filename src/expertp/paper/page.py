@@ -1,4 +1,8 @@
-"""One page about all findings, from what is stored of each: text and numbers cannot drift apart."""
+"""One page about all findings, from what is stored of each: text and numbers cannot drift apart.
+
+What only a reader can tell, the likely reason of a result, stands in remarks.yaml beside the page. A remark is about
+one verdict, and is refused once the finding has another.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from expertp.config import load_spec
 from expertp.errors import InputError
 from expertp.files import write_atomically
-from expertp.paper.catalogue import FINDINGS
+from expertp.paper.catalogue import FINDINGS, find
 from expertp.paper.exchange import export_cells
+from expertp.paper.finding import Verdict
 from expertp.report.reading import read
+from expertp.spec import Spec
 from expertp.study_store import read_study
 
 PAGE = "README.md"
+REMARKS = "remarks.yaml"
 TITLE = "# The paper, figure by figure"
+
+
+class RemarkSpec(Spec):
+    """What a reader makes of a finding."""
+
+    verdict: Verdict = Field(description="the verdict that it is about")
+    remark: str
+
+
+class RemarksSpec(Spec):
+    """A file of remarks, by figure."""
+
+    remarks: dict[str, RemarkSpec]
 
 
 def stored(folder: Path) -> list[dict[str, Any]]:
@@ -46,13 +69,28 @@ def publish(folder: Path, to: Path) -> None:
         export_cells(read(read_study(folder / "studies" / study)), to / "cells")
 
 
+def remarks_on(records: Sequence[Mapping[str, Any]], path: Path) -> dict[str, str]:
+    """Return a file's remarks by figure, all of which must be about what was found; none where there is no file."""
+    if not path.exists():
+        return {}
+    verdicts, remarks = {each["name"]: each["verdict"] for each in records}, load_spec(RemarksSpec, path).remarks
+    for name, each in remarks.items():
+        found = verdicts.get(find(name).name, each.verdict)
+        if found != each.verdict:
+            raise InputError(
+                f"{path}: {name}: the remark is about {each.verdict}, and it is now {found}; write it anew"
+            )
+    return {name: each.remark.strip() for name, each in remarks.items()}
+
+
 def write_page(folder: Path) -> Path:
-    """Write the page of a directory's findings."""
-    write_atomically(folder / PAGE, as_markdown(stored(folder)).encode())
+    """Write the page of a directory's findings, with the remarks that stand there."""
+    records = stored(folder)
+    write_atomically(folder / PAGE, as_markdown(records, remarks_on(records, folder / REMARKS)).encode())
     return folder / PAGE
 
 
-def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
+def as_markdown(records: Sequence[Mapping[str, Any]], remarks: Mapping[str, str]) -> str:
     """Return the page: an index on top, then a section per finding."""
     profile = records[0]["profile"]
     lines = [
@@ -73,6 +111,7 @@ def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
         lines += ["", f"## {each['name']}", "", f"{each['where']}. {each['claim']}", ""]
         lines += [f"![{picture}](findings/{each['name']}/{picture}.svg)" for picture in each["pictures"]]
         lines += ["", f"**{each['verdict']}**: {each['number']}. {each['why']}", ""]
+        lines += [remarks[each["name"]], ""] if each["name"] in remarks else []
         text = f" Text: {', '.join(each['text'])}." if each["text"] else ""
         lines += [f"`expertp figures {each['name']}`: {each['cost']}.{text}"]
     return "\n".join([*lines, ""])
