@@ -3,6 +3,7 @@ from runs import tiny_run, tiny_study, write_tokens
 
 from expertp import forecast as module
 from expertp.data import open_dataset
+from expertp.errors import InputError
 from expertp.forecast import forecast
 from expertp.study import expand
 
@@ -47,3 +48,12 @@ def test_a_forecast_leaves_threads_as_they_were(data):
     before = torch.get_num_threads()
     forecast(expand(tiny_study(data))[:1], open_dataset(data))
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [({"vocab_size": 8}, "vocab_size"), ({"n_embd": 4096, "n_exp": 4096, "n_act": 2048}, "GiB and this machine has")],
+)
+def test_what_cannot_be_trained_is_not_timed_either(data, model, said):
+    with pytest.raises(InputError, match=said):
+        forecast([tiny_run(data, model=model)], open_dataset(data))

@@ -15,7 +15,7 @@ from expertp import sweep
 from expertp.errors import InputError
 from expertp.executors.local import LocalExecutor
 from expertp.files import exclusive
-from expertp.study_store import open_study, read_study
+from expertp.study_store import open_study, preview_study, read_study
 from expertp.sweep import run_study, work
 
 CLOCK = {"seconds"}
@@ -73,6 +73,14 @@ def test_studies_of_one_place_share_the_runs_that_they_have_in_common(data, tmp_
     assert (there.count("finished"), there.count("missing")) == (len(one.runs), 2 * 2)
     work(read_study(other.path), should_stop=lambda: False)
     assert other.has_ended()
+
+
+def test_a_study_stays_with_its_runs_wherever_they_are(data, tmp_path):
+    begun = open_study(tmp_path / "studies" / "one", tiny_study(data), "../../cells")
+    assert open_study(begun.path, tiny_study(data)).cells == "../../cells"
+    assert preview_study(begun.path, tiny_study(data)).cells == "../../cells"
+    with pytest.raises(InputError, match="not in elsewhere; choose another --out"):
+        open_study(begun.path, tiny_study(data), "elsewhere")
 
 
 def test_a_run_that_fails_is_tried_once_more_and_then_listed(data, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from expertp.data import Dataset
-from expertp.loop import TrainingLoop, deterministic, resolve_device
+from expertp.loop import TrainingLoop, check_run, deterministic, resolve_device
 from expertp.spec import ModelSpec, RunSpec
 
 # Calibration stops here and leaves the rest to extrapolation by FLOPs: a forecast must not be a study of its own.
@@ -115,8 +115,8 @@ def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> dict[
 
 
 def _run_seconds(run: RunSpec, dataset: Dataset) -> float:
-    device = resolve_device(run.train)
-    times = []
+    device, times = resolve_device(run.train), []
+    check_run(run, dataset, device)
     with deterministic(device):
         loop = TrainingLoop(run, dataset, device)
         for _ in range(1 + TIMED_STEPS):

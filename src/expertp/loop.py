@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.utils import deterministic as torch_deterministic
 
 from expertp.balance import bias_update
-from expertp.data import Dataset, eval_batches, train_batch
+from expertp.data import Dataset, check_vocab, eval_batches, train_batch
 from expertp.errors import InputError
+from expertp.machine import memory_bytes
 from expertp.model.experts import choose_backend
 from expertp.model.transformer import MoETransformer
 from expertp.optim import adamw, init_parameters, lr_factor, set_lr_factor
@@ -69,6 +70,24 @@ def resolve_dtype(run: RunSpec, device: str) -> Dtype:
 def resolved(run: RunSpec, device: str) -> RunSpec:
     """Return the run with its compute type named: what a record says and what its identity rests on."""
     return run.replace(train=run.train.replace(dtype=resolve_dtype(run, device)))
+
+
+def check_run(run: RunSpec, dataset: Dataset, device: str) -> None:
+    """Refuse a run that cannot be planned, fed, computed or held in memory, before anything is written for it."""
+    plan_run(run)
+    check_vocab(dataset, run.model.vocab_size)
+    train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
+    if run.train.eval_every > 0:
+        next(iter(eval_batches(dataset.val, run.model.context, 1, run.train.eval_tokens)))
+    choose_backend(run.train.expert_backend, device, run.model, resolve_dtype(run, device))
+    # Weights, gradients and Adam's two moments alone.
+    needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
+    there = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else memory_bytes()
+    if needed > there:
+        raise InputError(
+            f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB and this machine has "
+            f"{there / 2**30:.1f}; take a smaller model"
+        )
 
 
 def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:

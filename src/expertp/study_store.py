@@ -34,6 +34,8 @@ FORMAT = 1
 SHARED = ("base", "hps", "train")
 NOT_SHARED = {*OPERATIONAL["train"], "seed"}
 FOLDERS = ("failures", "workers")
+# Where the runs of a study are that shares them with no other.
+OWN_CELLS = "runs"
 # How often a run may fail before it is given up.
 TRIES = 2
 DONE = ("finished", "diverged")
@@ -65,7 +67,7 @@ class StudyDirectory:
     study: StudySpec
     data_hash: str
     device: str
-    cells: str = "runs"  # where the runs are, seen from `path`
+    cells: str = OWN_CELLS  # where the runs are, seen from `path`
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
@@ -204,14 +206,14 @@ def _row(result: Result) -> dict[str, Any]:
     }
 
 
-def open_study(path: str | Path, study: StudySpec, cells: str = "runs") -> StudyDirectory:
+def open_study(path: str | Path, study: StudySpec, cells: str | None = None) -> StudyDirectory:
     """Put a study into a directory: a new one, or one that holds this study with other sizes, values or seeds.
 
     Args:
         path: the directory.
         study: what must exist in it.
         cells: where its runs are, seen from there; studies that give the same place share the runs that they have in
-            common.
+            common. By default where they are already, and in `runs` for a new study.
     """
     directory = preview_study(path, study, cells)
     directory.path.mkdir(parents=True, exist_ok=True)
@@ -225,12 +227,12 @@ def open_study(path: str | Path, study: StudySpec, cells: str = "runs") -> Study
     text, place = json.dumps(record, indent=2).encode(), directory.path / "study.json"
     if not place.exists() or place.read_bytes() != text:  # what has not changed keeps its time
         _write_among_others(place, text)
-    for folder in (cells, *FOLDERS):
+    for folder in (directory.cells, *FOLDERS):
         (directory.path / folder).mkdir(exist_ok=True)
     return directory
 
 
-def preview_study(path: str | Path, study: StudySpec, cells: str = "runs") -> StudyDirectory:
+def preview_study(path: str | Path, study: StudySpec, cells: str | None = None) -> StudyDirectory:
     """Return what `open_study` would, with the same complaints, and write nothing."""
     path, device = Path(path), resolve_device(study.train)
     dataset = open_dataset(study.train.data)
@@ -255,12 +257,14 @@ def preview_study(path: str | Path, study: StudySpec, cells: str = "runs") -> St
                 f"{path}: was begun on {before.device} and would go on on {device}; set train.device={before.device}, "
                 "or choose another --out"
             )
-        study = _with_refinements(study, before.study.refinements)
+        if cells not in (None, before.cells):
+            raise InputError(f"{path}: has its runs in {before.cells}, not in {cells}; choose another --out")
+        cells, study = before.cells, _with_refinements(study, before.study.refinements)
         if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys()):
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
-    elif path.exists() and any(entry.name not in ("runs", *FOLDERS) for entry in path.iterdir()):
+    elif path.exists() and any(entry.name not in (OWN_CELLS, *FOLDERS) for entry in path.iterdir()):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
-    return StudyDirectory(path, study, data_hash, device, cells)
+    return StudyDirectory(path, study, data_hash, device, cells or OWN_CELLS)
 
 
 def _with_refinements(study: StudySpec, found: tuple[RefinementSpec, ...]) -> StudySpec:
@@ -275,7 +279,7 @@ def read_study(path: str | Path) -> StudyDirectory:
     try:
         record = json.loads((path / "study.json").read_text(encoding="utf-8"))
         tree, data_hash, device = record["study"], record["data_hash"], record["device"]
-        cells = record.get("cells", "runs")
+        cells = record.get("cells", OWN_CELLS)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
     except (ValueError, KeyError, TypeError):

@@ -12,11 +12,9 @@ from typing import Any, Literal, Protocol
 import torch
 
 from expertp.balance import load_deviation
-from expertp.data import Dataset, check_vocab, eval_batches, open_dataset, train_batch
-from expertp.errors import InputError
-from expertp.loop import StepOutcome, TrainingLoop, deterministic, plan_run, resolve_device, resolve_dtype, resolved
-from expertp.machine import memory_bytes, processor_name
-from expertp.model.experts import choose_backend
+from expertp.data import open_dataset
+from expertp.loop import StepOutcome, TrainingLoop, check_run, deterministic, resolve_device, resolved
+from expertp.machine import processor_name
 from expertp.spec import RunSpec
 from expertp.store import Checkpoint, RunDirectory, open_run
 
@@ -87,40 +85,15 @@ def train(
         trackers: told about every step; not at all when the run had ended before.
         should_stop: asked after each step; when it says yes, the run is saved and returned as `stopped`.
     """
-    # What cannot be planned, fed or computed is refused before anything is written.
     device = resolve_device(run.train)
-    run = resolved(run, device)
-    plan_run(run)
-    dataset = _open_data(run)
-    choose_backend(run.train.expert_backend, device, run.model, resolve_dtype(run, device))
-    _check_memory(run, device)
+    run, dataset = resolved(run, device), open_dataset(run.train.data)
+    check_run(run, dataset, device)
     with open_run(out, run, dataset, _environment(device)) as directory:
         ended = directory.summary()
         if ended and ended["status"] in ("finished", "diverged"):
             return RunResult(**{field.name: ended[field.name] for field in fields(RunResult)})
         with deterministic(device):
             return _RecordedRun(TrainingLoop(run, dataset, device), directory, trackers).go(should_stop)
-
-
-def _open_data(run: RunSpec) -> Dataset:
-    """Open a run's data and see that it fits the model and fills a batch, before anything is written."""
-    dataset = open_dataset(run.train.data)
-    check_vocab(dataset, run.model.vocab_size)
-    train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
-    if run.train.eval_every > 0:
-        next(iter(eval_batches(dataset.val, run.model.context, 1, run.train.eval_tokens)))
-    return dataset
-
-
-def _check_memory(run: RunSpec, device: str) -> None:
-    """Refuse a model whose weights, gradients and Adam's two moments alone do not fit."""
-    needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
-    there = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else memory_bytes()
-    if needed > there:
-        raise InputError(
-            f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB and this machine has "
-            f"{there / 2**30:.1f}; take a smaller model"
-        )
 
 
 class _RecordedRun:

@@ -215,6 +215,23 @@ def test_joint_scalings_one_seed_and_no_verdict_are_shown_too(tmp_path):
     assert "The study has no contrast" in page
 
 
+def test_contrasts_may_have_any_name(tmp_path):
+    spec = study_spec(
+        write_tokens(tmp_path / "tokens"),
+        axes={"width": [64]},
+        grids={"log2_lr": [-8, -7, -6]},
+        seeds=[0, 1],
+        contrasts={name: {"axes": ["width"], "hps": {"bias_lr": 0.02}} for name in ("all ones", "lr=1/64 init=1/16")},
+    )
+    directory = write_study(tmp_path / "study", spec)
+    page = render_report(directory).read_text(encoding="utf-8")
+    assert Tree(page).open == []
+    assert not [each for each in re.findall(r'\bid="([^"]*)"', page) if " " in each or "/" in each]
+    for name in ("contrast-all-ones", "contrast-lr-1-64-init-1-16"):
+        assert (directory.path / "figures" / f"{name}.svg").exists()
+        assert f'aria-labelledby="{name}-title {name}-desc"' in page
+
+
 def test_a_coordinate_check_is_shown_when_there_is_one(directory, tmp_path):
     shutil.copytree(directory.path, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
     folder = tmp_path / "copy" / "coordcheck"

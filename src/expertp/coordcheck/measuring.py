@@ -12,9 +12,9 @@ from dataclasses import astuple, dataclass, fields
 import torch
 
 from expertp.config import content_hash, run_id
-from expertp.data import Dataset, check_vocab, eval_batches, train_batch
+from expertp.data import Dataset, eval_batches
 from expertp.errors import InputError
-from expertp.loop import TrainingLoop, deterministic, plan_run, resolve_device, resolved
+from expertp.loop import TrainingLoop, check_run, deterministic, resolve_device, resolved
 from expertp.probes import CoordinateProbe
 from expertp.spec import ModelSpec, RuleSetName, RunSpec
 from expertp.study import StudySpec
@@ -89,11 +89,8 @@ def check_key(runs: Sequence[ProbedRun], steps: int, data_hash: str) -> str:
 def check_input(runs: Sequence[ProbedRun], dataset: Dataset) -> None:
     """Refuse what cannot be planned, fed or measured, before anything is trained or written."""
     for each in runs:
-        plan_run(each.run)
-    run = runs[0].run
-    check_vocab(dataset, run.model.vocab_size)
-    train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
-    _probe_tokens(run, dataset)
+        check_run(each.run, dataset, resolve_device(each.run.train))
+    _probe_tokens(runs[0].run, dataset)
 
 
 def measure(

@@ -74,7 +74,16 @@ def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Dra
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata=NO_METADATA)
         figure.savefig(png, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
-    return Drawing(name, _tidy(svg.getvalue()), png.getvalue(), to_csv(data.rows()))
+    return Drawing(file_name(name), _tidy(svg.getvalue()), png.getvalue(), to_csv(data.rows()))
+
+
+def file_name(text: str) -> str:
+    """Return a text as a name that files and links can have.
+
+    >>> file_name("contrast-lr=1/64 init_std=1/16")
+    'contrast-lr-1-64-init_std-1-16'
+    """
+    return re.sub(r"[^\w.-]+", "-", text)
 
 
 def _lay_out(figure: Figure) -> None:

@@ -30,7 +30,7 @@ class Album:
         drawing = render(name, module.draw, data)
         self.drawings.append(drawing)
         described = f"{caption} {counts}."
-        return Picture(name, drawing.inline(title, described), caption, counts, drawing.csv)
+        return Picture(drawing.name, drawing.inline(title, described), caption, counts, drawing.csv)
 
 
 Maker = Callable[[Reading, Album], Section]
