@@ -157,7 +157,7 @@ def test_a_candidate_that_diverges_is_never_taken():
 
 
 def test_a_coordinate_goes_only_so_far():
-    _, found = result(Valley({"norm_lr": 4.0**9}), coordinates=("norm_lr",))
+    _, found = result(Valley({"norm_lr": 4.0**9}), coordinates=("norm_lr",), passes=3)
     assert value_of(found, "norm_lr") == FURTHEST
 
 
@@ -221,6 +221,17 @@ def test_a_candidate_is_the_same_whichever_way_it_was_reached(study_file, tmp_pa
     assert len(read_study(tmp_path / "out").runs) == 6
 
 
+def test_a_descent_that_began_elsewhere_is_refused_and_kept(study_file, tmp_path):
+    study = tuning_study(load_study(study_file))
+    twice = moved(study.hps, "lr", 2)
+    TrainedCandidates(study, tmp_path / "out", LocalExecutor(1)).measure([twice])
+    before = (tmp_path / "out" / "study.json").read_bytes()
+    other = tuning_study(load_study(study_file, [f"hps.lr={twice.lr}"]))
+    with pytest.raises(InputError, match=r"holds another study \(hps.lr="):
+        TrainedCandidates(other, tmp_path / "out", LocalExecutor(1)).measure([other.hps])
+    assert (tmp_path / "out" / "study.json").read_bytes() == before
+
+
 def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("expertp.tune.COORDINATES", ("lr", "mlp_down_lr"))
     monkeypatch.setattr("expertp.tune.descend.__defaults__", (1, ("lr", "mlp_down_lr")))
@@ -243,8 +254,10 @@ def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, ca
     ("arguments", "said"),
     [
         ([], "--out DIR is missing"),
-        (["--out", "x", "--passes", "0"], "--passes 0: at least 1 is needed"),
+        (["--out", "x", "--passes", "0"], "--passes: 0 is not a whole number from 1 on"),
         (["--out", "x", "seeds=[0]", "verdict=null"], "seeds: 1 cannot tell a change from chance"),
+        (["--out", "x", "hps.lr=1e-20"], "hps.lr: log2_lr"),
+        (["--dry-run", "base.vocab_size=8"], "vocab_size"),
     ],
 )
 def test_bad_input_is_one_line(study_file, arguments, said, capsys):

@@ -1,4 +1,4 @@
-"""What this machine is, for records, reports and refusals; and its memory."""
+"""What this machine is, for records, reports and refusals; its cores and its memory."""
 
 import ctypes
 import os
@@ -31,3 +31,8 @@ def release_memory() -> None:
     except (OSError, AttributeError):  # not glibc
         return
     trim(0)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use (a scheduler may grant fewer than there are)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

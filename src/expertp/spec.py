@@ -19,6 +19,8 @@ Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]
 Dtype = Literal["float32", "bfloat16", "float64"]
 ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
+# Where a power of the width would soon be no number any more.
+MOST_GAMMA = 16
 
 
 def _number(value: object) -> object:
@@ -31,9 +33,15 @@ def _number(value: object) -> object:
     return value
 
 
+def _no_power_without_end(gamma: float) -> float:
+    if MOST_GAMMA < gamma < math.inf:
+        raise ValueError(f"{gamma:g} is above {MOST_GAMMA}; .inf is a router that begins at zero")
+    return gamma
+
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Ratio = Annotated[Finite, BeforeValidator(_number)]
-RatioOrInf = Annotated[float, BeforeValidator(_number)]
+Gamma = Annotated[float, BeforeValidator(_number), AfterValidator(_no_power_without_end)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 # In the order of its keys, so that equal mappings are written alike.
 Ratios = Annotated[dict[str, Ratio], AfterValidator(lambda ratios: dict(sorted(ratios.items())))]
@@ -193,7 +201,7 @@ class BaseHPs(Spec):
     betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="Adam beta_1 and beta_2")
     weight_decay: Finite = Field(0.0, ge=0, description="lambda of torch's AdamW, coupled to lr")
     bias_lr: Finite = Field(0.1, ge=0, description="eta_bias of the expert biases; never scaled")
-    gamma: RatioOrInf = Field(1.0, ge=0.5, description="router init is sigma m_N^-gamma; .inf is a zero router")
+    gamma: Gamma = Field(1.0, ge=0.5, description="router init is sigma m_N^-gamma; .inf is a zero router")
     rules: RuleSetName = Field("expertp", description="scaling rule set")
     eps_rule: EpsRule = Field("consistent", description="column of Adam eps")
     residual: Literal["relative", "absolute"] = Field("relative", description="1/m_L or 1/L on block outputs")

@@ -259,11 +259,13 @@ class StudySpec(Spec):
         rules = {"rules": name} if name in get_args(RuleSetName) else {}
         contrast = self.contrasts.get(name)
         changes = contrast.hps if contrast is not None else {}
+        if rules and changes.get("rules", name) != name:
+            raise ValueError(f"contrasts.{name}.hps: rules={changes['rules']} under the name of other rules; rename it")
         for field in changes:
             if field not in BaseHPs.model_fields:
                 raise ValueError(f"contrasts.{name}.hps: no '{field}'; {did_you_mean(field, BaseHPs.model_fields)}")
         try:
-            return self.hps.replace(**rules, **changes)
+            return self.hps.replace(**(rules | changes))
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"contrasts.{name}.hps: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

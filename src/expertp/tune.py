@@ -23,6 +23,7 @@ from typing import Literal
 from expertp.analysis.balance import load_balance
 from expertp.analysis.curves import StudyTable
 from expertp.analysis.paired import Change, paired
+from expertp.config import build
 from expertp.errors import InputError, RunError
 from expertp.plan import named_constants
 from expertp.spec import BaseHPs
@@ -158,17 +159,23 @@ def descend(
         before = best
         for coordinate in coordinates:
             step = GLOBAL_STEP if coordinate in GLOBAL else CONSTANT_STEP
-            tried = list(_judged(best, coordinate, (1 / step, step), measure))
-            yield from tried
-            while taken := [each for each in tried if each.is_taken]:
-                (best,) = taken
-                reached = best.value * best.factor / value_of(start, coordinate)
-                if not 1 / FURTHEST <= reached <= FURTHEST:
-                    break
-                tried = list(_judged(best, coordinate, (best.factor,), measure))
+            begun = value_of(start, coordinate)
+            ways: Sequence[float] = (1 / step, step)
+            while near := [factor for factor in ways if _is_near(value_of(best.hps, coordinate) * factor / begun)]:
+                tried = list(_judged(best, coordinate, near, measure))
                 yield from tried
+                taken = [each for each in tried if each.is_taken]
+                if not taken:
+                    break
+                (best,) = taken
+                ways = (best.factor,)
         if best is before:
             return
+
+
+def _is_near(ratio: float) -> bool:
+    """Answer whether a value is still near enough to where it began to be tried."""
+    return 1 / FURTHEST <= ratio <= FURTHEST
 
 
 def _judged(best: Trial, coordinate: str, factors: Sequence[float], measure: Measure) -> Iterator[Trial]:
@@ -302,10 +309,13 @@ class TrainedCandidates:
         return Outcome(table.zero_shot(next(iter(self.study.axes)), 1.0, name), late)
 
     def _with_earlier(self) -> StudySpec:
-        """Return the study with all that an earlier descent in its directory has tried."""
+        """Return the study with all that an earlier descent in its directory has tried, if it began alike."""
         if not (self.path / "study.json").exists():
             return self.study
-        return self.study.replace(contrasts={**read_study(self.path).study.contrasts, **self.study.contrasts})
+        before = read_study(self.path).study
+        if before.hps != self.study.hps:
+            return self.study
+        return self.study.replace(contrasts={**before.contrasts, **self.study.contrasts})
 
 
 class Interrupted(Exception):
@@ -323,7 +333,7 @@ def tuning_study(study: StudySpec) -> StudySpec:
         hps=hps,
         axes={"width": AxisSpec(sizes=(study.base.n_embd,), sweep=("log2_lr",))},
         joint={},
-        grids=GridSpec(log2_lr=(log2_lr,)),
+        grids=build(GridSpec, {"log2_lr": [log2_lr]}, "hps.lr:"),
         contrasts={},
         verdict=None,
         refinements=(),

@@ -90,7 +90,12 @@ BAD = {
     "kappa": (["axes={fixed_topk: [4, 8]}"], "set allow_kappa_change: true"),
     "one seed": (["seeds=[0]"], "add seeds, or set verdict: null"),
     "negative lr": (["hps.lr=-1"], "hps.lr: input should be greater than 0, not -1"),
-    "no workers": (["--workers", "0"], "--workers 0: at least 1 is needed"),
+    "no workers": (["--workers", "0"], "--workers: 0 is not a whole number from 1 on"),
+    "rules of another name": (
+        ["contrasts={sp: {axes: [width], hps: {rules: mup}}}"],
+        "contrasts.sp.hps: rules=mup under the name of other rules; rename it",
+    ),
+    "gamma": (["hps.gamma=2000"], "2000 is above 16; .inf is a router that begins at zero"),
     "no data": (["train.data=nowhere"], "nowhere"),
 }
 

@@ -8,6 +8,7 @@ from dataclasses import fields
 import pytest
 from runs import tiny_study, write_tokens
 
+from expertp.errors import InputError
 from expertp.paper.exchange import export_cells, import_cells, in_blocks
 from expertp.report.reading import read
 from expertp.store import write_ended_run
@@ -102,6 +103,21 @@ def test_results_that_went_out_and_in_are_equal(tmp_path, spec, source, tables):
     summaries = [[each.directory(identity).summary() for identity in list(each.runs)[1:]] for each in (source, target)]
     assert summaries[0] == summaries[1]
     assert {key for each in summaries[1] for key in each} == {field.name for field in fields(RunResult)}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("NAME.csv", "train_loss", "loss", "no column 'train_loss'"),
+        ("NAME.csv", ",12,", ",twelve,", "'twelve'"),
+        ("NAME-metrics.csv", "val_loss", "loss", "no column 'val_loss'"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(tmp_path, spec, tables, name, old, new, said):
+    path = tables / name.replace("NAME", spec.name)
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InputError, match=f"not a table of runs.*{said}"):
+        import_cells(open_study(tmp_path / "target", spec), tables)
 
 
 def identity_of(directory, log2_lr=CENTRE, n_embd=32, seed=0):

@@ -11,6 +11,7 @@ from runs import write_tokens
 from synthetic import study_spec, write_study
 
 from expertp.config import build
+from expertp.errors import InputError
 from expertp.report.build import interval, render_report, sentence
 from expertp.report.reading import read
 from expertp.study import StudySpec
@@ -250,6 +251,9 @@ def test_a_coordinate_check_is_shown_when_there_is_one(directory, tmp_path):
     assert "−0.48 ± 0.01 (−0.5)" in section
     assert "1 slopes: 1 as expected, 0 not; 0 runs diverged" in section
     assert 'class="missing"' not in section
+    (folder / "coordcheck.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"coordcheck\.json: is damaged; make it again with `expertp coordcheck`"):
+        render_report(read_study(tmp_path / "copy"))
 
 
 def test_records_are_read_once_and_only_of_zero_shot_runs(directory, monkeypatch):

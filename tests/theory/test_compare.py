@@ -77,6 +77,12 @@ def test_one_size_has_no_approach():
     assert with_errors({Size(8, 4, 2): 0.1}).approaches() == ()
 
 
+def test_sizes_of_as_many_parameters_have_no_approach():
+    sizes = (Size(8, 9, 2), Size(8, 5, 4))
+    assert len({size.parameters(TINY) for size in sizes}) == 1
+    assert with_errors(dict.fromkeys(sizes, 0.1)).approaches() == ()
+
+
 def test_a_limit_whose_loss_rises_is_no_reference():
     with pytest.raises(InputError, match=r"eta=5: the loss of the limit rises at step \d.*lower eta"):
         reference(TINY.replace(eta=5.0), SOLVER)

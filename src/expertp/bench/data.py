@@ -8,7 +8,8 @@ from pathlib import Path
 from expertp.bench.timing import interleaved
 from expertp.data import PrepareOptions, open_dataset, prepare
 from expertp.data.sources import find_corpus, read_documents
-from expertp.data.tokenizers import gpt2_encoding, usable_cores
+from expertp.data.tokenizers import gpt2_encoding
+from expertp.machine import usable_cores
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from expertp.bench.timing import interleaved
-from expertp.data.tokenizers import usable_cores
 from expertp.executors.local import LocalExecutor
+from expertp.machine import usable_cores
 from expertp.spec import BaseHPs, ModelSpec, TrainSpec
 from expertp.study import AxisSpec, GridSpec, StudySpec, expand
 from expertp.study_store import open_study

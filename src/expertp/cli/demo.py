@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from expertp.cli.sweep import add_workers
+from expertp.cli.arguments import add_workers
 from expertp.config import load_study
 from expertp.spec import ModelSpec, Spec
 

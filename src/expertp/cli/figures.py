@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.sweep import SweepView, add_workers
+from expertp.cli.sweep import SweepView
 from expertp.cli.text import columns, duration, size
 from expertp.errors import InputError, RunError
 from expertp.wording import count
@@ -53,8 +54,6 @@ def run(args: argparse.Namespace) -> int:
     from expertp.paper.profile import load_profile
 
     profile = load_profile(args.profile)
-    if args.workers < 1:
-        raise InputError(f"--workers {args.workers}: at least 1 is needed")
     if args.cells and not Path(args.cells).is_dir():
         raise InputError(f"--cells {args.cells}: no such directory")
     if args.name == "list":

@@ -9,12 +9,12 @@ With --refine, axes that stay INCONCLUSIVE get the cells that would settle them,
 
 import argparse
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
@@ -53,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and print the verdicts; 1 when a run has failed."""
     study = load_study(args.study_file, args.overrides)
-    if args.workers < 1:
-        raise InputError(f"--workers {args.workers}: at least 1 is needed")
     if not 0 <= args.refine < math.inf:
         raise InputError(f"--refine {args.refine:g}: give minutes, 0 or more")
     if args.refine and study.verdict is None:
@@ -66,22 +64,6 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         raise InputError("--out DIR is missing: where the study goes (or --dry-run, to know what it costs)")
     return sweep(study, args.out, args.workers, args.refine * 60)
-
-
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Declare how many processes train, for every verb that trains many runs."""
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        type=int,
-        default=default_workers(),
-        help="processes, one thread each (default: cores)",
-    )
-
-
-def default_workers() -> int:
-    """Return one worker per core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def dry_run(study: StudySpec, out: str | None, workers: int) -> int:

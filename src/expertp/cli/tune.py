@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from expertp.cli.arguments import add_workers, at_least_one
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.sweep import SweepView, add_workers
+from expertp.cli.sweep import SweepView
 from expertp.cli.text import columns, duration
 from expertp.config import load_study
 from expertp.errors import InputError
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study_file", metavar="STUDY.yaml", help="the study file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="base.*, hps.*, train.*, seeds=[...]")
     parser.add_argument("--out", metavar="DIR", help="directory of the runs; made or resumed")
-    parser.add_argument("--passes", metavar="N", type=int, default=1, help="most passes over all (default: 1)")
+    parser.add_argument("--passes", metavar="N", type=at_least_one, default=1, help="most passes over all (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="say what a pass would cost, and train nothing")
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print path and result as JSON on standard output")
@@ -49,9 +50,6 @@ def run(args: argparse.Namespace) -> int:
     """Descend and print the path."""
     from expertp.tune import tuning_study
 
-    for flag, value in (("--workers", args.workers), ("--passes", args.passes)):
-        if value < 1:
-            raise InputError(f"{flag} {value}: at least 1 is needed")
     study = tuning_study(load_study(args.study_file, args.overrides))
     if args.dry_run:
         print(_describe_cost(study, args.workers))

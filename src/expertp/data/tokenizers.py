@@ -6,7 +6,6 @@ None of them needs a network. Text that looks like a special token is encoded as
 import codecs
 import importlib.util
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from expertp.data.cutting import cut
 from expertp.errors import InputError
 from expertp.files import file_sha256, write_atomically
+from expertp.machine import usable_cores
 
 if TYPE_CHECKING:
     import tiktoken
@@ -343,8 +343,3 @@ def _units(pieces: Sequence[str]) -> Iterator[list[str]]:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(usable_cores(), thread_name_prefix="tokenize")
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use (a scheduler may grant fewer than there are)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,10 +13,11 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from expertp.errors import InputError
 from expertp.files import write_atomically
 from expertp.report.reading import Reading, Record
 from expertp.store import write_ended_run
@@ -96,30 +97,39 @@ def import_cells(directory: StudyDirectory, folder: Path) -> int:
     table, metrics = folder / f"{directory.study.name}.csv", folder / f"{directory.study.name}-metrics.csv"
     if not table.exists():
         return 0
-    rows = {row["identity"]: row for row in csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))}
+    summaries = {identity: summary for identity, summary in _read(table, _summary) if summary["status"] in DONE}
     records: dict[str, list[dict[str, Any]]] = {}
-    if metrics.exists():
-        for row in csv.DictReader(io.StringIO(metrics.read_text(encoding="utf-8"))):
-            records.setdefault(row.pop("identity"), []).append(_record(row))
+    for identity, record in _read(metrics, _record) if metrics.exists() else ():
+        records.setdefault(identity, []).append(record)
     taken = 0
     for identity, run in directory.runs.items():
-        if identity not in rows or directory.result(identity).status in DONE:
+        if identity not in summaries or directory.result(identity).status in DONE:
             continue
-        row = rows[identity]
-        if row["status"] not in DONE:
-            continue
-        summary = {
-            "status": row["status"],
-            "step": int(row["step"]),
-            "steps": run.train.steps,
-            "tokens": int(row["step"]) * run.train.batch_tokens,
-            **{key: _number(row[key]) for key in ("train_loss", "val_loss", "max_load_deviation", "seconds")},
-            "dead_experts": int(row["dead_experts"]) if row["dead_experts"] else None,
-        }
+        summary = summaries[identity]
+        summary |= {"steps": run.train.steps, "tokens": summary["step"] * run.train.batch_tokens}
         lines = "".join(json.dumps(record) + "\n" for record in records.get(identity, []))
         write_ended_run(directory.place(identity), run, identity, directory.data_hash, summary, lines)
         taken += 1
     return taken
+
+
+def _read(path: Path, parse: Callable[[Mapping[str, str]], dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return what a table has, row by row, with the run that each is of."""
+    try:
+        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        return [(row["identity"], parse(row)) for row in rows]
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        why = f"no column {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{path}: not a table of runs as `expertp figures page` writes it: {why}") from None
+
+
+def _summary(row: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "status": row["status"],
+        "step": int(row["step"] or 0),
+        **{key: _number(row[key]) for key in ("train_loss", "val_loss", "max_load_deviation", "seconds")},
+        "dead_experts": int(row["dead_experts"]) if row["dead_experts"] else None,
+    }
 
 
 def _record(row: Mapping[str, str]) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from expertp.coordcheck.slopes import HEADINGS
+from expertp.errors import InputError
 from expertp.figures.labels import signed
 from expertp.figures.save import inline_svg, to_csv
 from expertp.plan import Plan
@@ -37,11 +39,24 @@ def coordinate_check(reading: Reading) -> Section:
     )
 
 
+@contextmanager
+def _made_by(verb: str, record: Path) -> Iterator[None]:
+    """Say what to do about a record that cannot be read."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{record}: is damaged; make it again with `expertp {verb}`, or delete it") from None
+
+
 def _one_check(folder: Path, name: str) -> list[Item]:
     record, drawing = folder / "coordcheck.json", folder / "coordcheck.svg"
     if not (record.exists() and drawing.exists()):
         return []
-    found, svg = json.loads(record.read_text(encoding="utf-8")), drawing.read_text(encoding="utf-8")
+    with _made_by("coordcheck", record):
+        return _checked(json.loads(record.read_text(encoding="utf-8")), drawing.read_text(encoding="utf-8"), name)
+
+
+def _checked(found: Mapping[str, Any], svg: str, name: str) -> list[Item]:
     slopes = found["slopes"]
     verdicts = Counter(slope["verdict"] for slope in slopes)
     caption = (
@@ -108,8 +123,12 @@ def _theory_pictures(folder: Path) -> list[Item]:
     record = folder / "compare.json"
     if not record.exists():
         return []
-    found, items = json.loads(record.read_text(encoding="utf-8")), list[Item]()
-    networks = found["networks"]
+    with _made_by("theory compare", record):
+        return _compared(json.loads(record.read_text(encoding="utf-8")), folder)
+
+
+def _compared(found: Mapping[str, Any], folder: Path) -> list[Item]:
+    networks, items = found["networks"], list[Item]()
     counts = (
         f"n = {networks[0]['seeds']} networks a size, {len(networks)} sizes; Monte-Carlo error of the limit "
         f"{100 * (found['theory']['mc_error'] or 0):.2g}%"

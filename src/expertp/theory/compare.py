@@ -101,13 +101,15 @@ class Comparison:
                 fixed = tuple(getattr(size, each) for each in DIMENSIONS[:-1] if each != dimension)
                 others.setdefault(fixed, []).append(size)
             for sizes in others.values():
-                if len(sizes) > 1:
-                    found.append(self._approach(dimension, [(getattr(size, dimension), size) for size in sizes]))
+                found.append(self._approach(dimension, [(getattr(size, dimension), size) for size in sizes]))
         counted = [(size.parameters(self.problem), size) for size in self.networks]
-        return (*found, self._approach("parameters", counted)) if len(counted) > 1 else tuple(found)
+        found.append(self._approach("parameters", counted))
+        return tuple(each for each in found if each is not None)
 
-    def _approach(self, dimension: str, sizes: Sequence[tuple[int, Size]]) -> Approach:
+    def _approach(self, dimension: str, sizes: Sequence[tuple[int, Size]]) -> Approach | None:
         values, ordered = zip(*sorted(sizes, key=lambda pair: pair[0]), strict=True)
+        if values[0] == values[-1]:
+            return None
         errors = tuple(self.error(size) for size in ordered)
         return Approach(dimension, ordered, values, errors, fit_slope(zip(values, errors, strict=True)))
 
