@@ -1,16 +1,52 @@
-"""The power of a power law."""
+"""Straight lines through points, and powers of power laws."""
 
 import math
-import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = Sequence[float] | NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Line:
+    """y = level + slope x, and the share of the variance of y that it explains: nan where y does not vary."""
+
+    level: float
+    slope: float
+    r2: float
+
+    def __call__(self, x: float) -> float:
+        """Return y on the line."""
+        return self.level + self.slope * x
+
+
+def fit_line(x: Floats, y: Floats) -> Line:
+    """Fit a line by least squares.
+
+    >>> fit_line([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
+    Line(level=1.0, slope=2.0, r2=1.0)
+    """
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    offset_x, offset_y = xs - xs.mean(), ys - ys.mean()
+    slope = float(offset_x @ offset_y / (offset_x @ offset_x))
+    left, variance = offset_y - slope * offset_x, float(offset_y @ offset_y)
+    r2 = 1.0 - float(left @ left) / variance if variance > 0 else math.nan
+    return Line(float(ys.mean() - slope * xs.mean()), slope, r2)
+
+
+def fit_power(points: Iterable[tuple[float, float]]) -> Line:
+    """Fit a line to log y against log x: its slope is the power."""
+    x, y = zip(*points, strict=True)
+    return fit_line(np.log(x), np.log(y))
 
 
 def fit_slope(points: Iterable[tuple[float, float]]) -> float:
-    """Return the least-squares slope of log y against log x.
+    """Return the slope of log y against log x.
 
     >>> round(fit_slope([(1, 3.0), (2, 6.0), (4, 12.0)]), 9)
     1.0
     """
-    logs = [(math.log(x), math.log(y)) for x, y in points]
-    middle = statistics.fmean(x for x, _ in logs)
-    return sum((x - middle) * y for x, y in logs) / sum((x - middle) ** 2 for x, _ in logs)
+    return fit_power(points).slope

@@ -4,6 +4,7 @@ import ast
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,38 @@ def test_a_gap_where_we_are_worse_is_negative_and_a_diverged_seed_is_no_gap():
     assert contrast._gap([3.0, 3.1], [3.2, 3.2]).mean == pytest.approx(-0.15)
     assert contrast._gap([3.0, math.inf], [3.2, 3.2]) is None
     assert contrast._gap([3.0, math.nan], [3.2, 3.2]).n == 1
+
+
+@pytest.mark.parametrize("has_diverged", [False, True])
+def test_diverged_runs_of_expert_shapes_and_contrasts_are_on_the_frame(table, has_diverged):
+    lost = cell([3.0, 3.1, math.inf if has_diverged else 3.2])
+    shapes = expert_shape.data(table)
+    points = tuple(replace(each, losses=lost) if each.scale == 4 else each for each in shapes.points)
+    beside = contrast.data(table, "sp")
+    sizes = tuple(replace(each, zero_shot=lost) if each.scale == 4 else each for each in beside.sizes)
+    for drawing in (
+        render("shape", expert_shape.draw, replace(shapes, points=points)),
+        render("contrast", contrast.draw, replace(beside, sizes=sizes)),
+    ):
+        assert ("1/3" in drawing.svg) == has_diverged
+        assert ("diverged" in drawing.svg) == has_diverged
+
+
+def test_tuning_again_is_judged_by_the_mean_as_its_gap_is(table):
+    """The median of the copied values is the lower one; their mean is not."""
+    copied, tuned = (3.0, 3.0, 3.9), (3.1, 3.1, 3.1)
+
+    class Swept:
+        study = table.study
+
+        def curve(self, axis, scale, rules, hp):
+            of = [curve for curve in table.curves(axis, rules, hp).values() if curve.scale == scale]
+            return replace(of[0], losses=(tuned,), log2_values=(-9.0,)) if of and hp == "log2_lr" else None
+
+        def zero_shot(self, *_):
+            return copied
+
+    assert contrast._retuned(Swept(), "width", 4.0, "sp") == (tuned, "log2_lr -9")
 
 
 def optimum(value, draws, edge=None):

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from expertp.analysis.curves import StudyTable
+from expertp.fits import fit_power
 from expertp.spec import ModelSpec
 
 Parameters = Literal["total", "active", "non_embedding"]
@@ -57,13 +58,8 @@ def fit_power_law(x: Sequence[float], losses: Sequence[float]) -> PowerLaw | Non
     """
     if len(set(x)) < MIN_SIZES:
         return None
-    log_x, log_loss = np.log(np.asarray(x, float)), np.log(np.asarray(losses, float))
-    offset_x, offset_loss = log_x - log_x.mean(), log_loss - log_loss.mean()
-    slope = float(offset_x @ offset_loss / (offset_x @ offset_x))
-    left = offset_loss - slope * offset_x
-    variance = float(offset_loss @ offset_loss)
-    r2 = 1.0 - float(left @ left) / variance if variance > 0 else math.nan
-    return PowerLaw(float(np.exp(log_loss.mean() - slope * log_x.mean())), -slope, r2)
+    line = fit_power(zip(x, losses, strict=True))
+    return PowerLaw(math.exp(line.level), -line.slope, line.r2)
 
 
 def scaling_fit(table: StudyTable, parameters: Parameters, axis: str, rules: str) -> ScalingFit | None:

@@ -33,16 +33,22 @@ def draw_cells(ax: Axes, x: Sequence[float], cells: Sequence[Cell], level: int =
             )  # fmt: skip
 
 
-def strip_of_diverged(ax: Axes, levels: int, is_named: bool = True) -> None:
-    """Make room above all losses for so many levels of diverged runs, and say what stands there."""
-    low, high = ax.get_ylim()
-    # None in the strip, where no loss is.
-    ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high - 0.03 * (high - low)])
+def strip_above(low: float, high: float, levels: int) -> float:
+    """Return where a strip ends that has room for so many levels above losses from low to high."""
     share = 0.03 + 0.075 * levels
-    ax.set_ylim(low, high + (high - low) * share / (1 - share))
-    ax.axhline(high, color=style.INK, alpha=0.35, linewidth=0.8)
+    return high + (high - low) * share / (1 - share)
+
+
+def strip_of_diverged(axes: Sequence[Axes], levels: int, is_named: bool = True) -> None:
+    """Make room above all losses of panels with one range for levels of diverged runs, and say what stands there."""
+    low, high = axes[0].get_ylim()
+    # None in the strip, where no loss is.
+    axes[0].set_yticks([tick for tick in axes[0].get_yticks() if low <= tick <= high - 0.03 * (high - low)])
+    axes[0].set_ylim(low, strip_above(low, high, levels))
+    for ax in axes:
+        ax.axhline(high, color=style.INK, alpha=0.35, linewidth=0.8)
     if is_named:
-        ax.annotate(
+        axes[0].annotate(
             "diverged", (0, 1), xycoords="axes fraction", xytext=(-5, -1), textcoords="offset points", ha="right",
             va="top", fontsize=8,
         )  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 
 from expertp.analysis.curves import StudyTable
 from expertp.figures import style
+from expertp.figures.cells import draw_cells, strip_of_diverged
 from expertp.figures.labels import LOSS, Cell, axis_title, cell, size_label
 from expertp.study import HPS
 
@@ -46,6 +47,11 @@ class Comparison:
     retuned: Cell | None
     retuned_at: str
     retuned_gap: Gap | None
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a run of it has."""
+        return any(each.diverged for each in (self.ours, self.zero_shot, self.retuned) if each)
 
 
 @dataclass(frozen=True)
@@ -118,25 +124,22 @@ def data(table: StudyTable, rules: str) -> ContrastData:
 def _retuned(table: StudyTable, axis: str, scale: float, rules: str) -> tuple[tuple[float, ...], str]:
     """Return the losses of the contrast's best cell at a size, one per seed of the study, and where it lies.
 
-    The best is taken by the median of all that was swept there, the copied values included: it cannot be worse than
-    zero-shot.
+    The best is taken by the mean of all that was swept there, as gaps are, the copied values included: it cannot be
+    worse than zero-shot.
     """
     swept = [curve for hp in HPS if (curve := table.curve(axis, scale, rules, hp)) is not None]
     if not swept:
         return (), ""
     cells = [
-        (median, losses[: len(table.study.seeds)], f"{curve.hp} {value:g}")
+        (losses[: len(table.study.seeds)], f"{curve.hp} {value:g}")
         for curve in swept
         for value, losses, median in zip(curve.log2_values, curve.losses, curve.medians, strict=True)
         if math.isfinite(median)
     ]
     zero_shot = table.zero_shot(axis, scale, rules)
-    if (copied := cell(zero_shot).median) is not None:
-        cells.append((copied, zero_shot, "the copied values"))
-    if not cells:
-        return (), "no run yet"
-    _, losses, where = min(cells, key=lambda each: each[0])
-    return losses, where
+    if cell(zero_shot).median is not None:
+        cells.append((zero_shot, "the copied values"))
+    return min(cells, key=lambda each: float(np.nanmean(each[0])), default=((), "no run yet"))
 
 
 def _gap(theirs: Sequence[float], ours: Sequence[float]) -> Gap | None:
@@ -164,6 +167,8 @@ def draw(figure: Figure, contrast: ContrastData) -> None:
                 f"↑ {contrast.ours} has the lower loss", (0, 1), xycoords="axes fraction", xytext=(3, -2), fontsize=8,
                 textcoords="offset points", va="top", alpha=0.75,
             )  # fmt: skip
+    if any(each.has_diverged for each in contrast.sizes):
+        strip_of_diverged(grid[0], levels=3)
     style.figure_legend(figure, style.handles_of(grid.flat))
 
 
@@ -177,25 +182,13 @@ def _series(contrast: ContrastData, sizes: Sequence[Comparison]) -> list[tuple[s
 
 def _draw_losses(ax: Axes, contrast: ContrastData, sizes: Sequence[Comparison]) -> None:
     style.faint_grid(ax)
-    scales = np.array([each.scale for each in sizes])
-    for place, (label, colour, marker, line, cells) in enumerate(_series(contrast, sizes)):
-        there = [index for index, each in enumerate(cells) if each is not None and each.median is not None]
-        shown = [each for index in there if (each := cells[index]) is not None]
-        if not any(cells):
-            continue
-        median = np.array([each.median for each in shown], float)
-        low, high = (np.array([getattr(each, side) for each in shown], float) for side in ("low", "high"))
-        ax.errorbar(
-            scales[there], median, np.abs([median - low, high - median]) if shown else None, color=colour,
-            marker=marker, linestyle=line, capsize=2, elinewidth=1, label=label,
-        )  # fmt: skip
-        for index, each in enumerate(cells):
-            if each is not None and each.diverged:
-                ax.annotate(
-                    f"{each.of} diverged", (scales[index], 1.0), xycoords=ax.get_xaxis_transform(), ha="center",
-                    va="top", xytext=(0, -2 - 10 * place), textcoords="offset points", fontsize=8, color=colour,
-                )  # fmt: skip
-    style.scale_ticks(ax, scales.tolist())
+    scales = [each.scale for each in sizes]
+    for level, (label, colour, marker, line, cells) in enumerate(_series(contrast, sizes)):
+        shown = [(scale, each) for scale, each in zip(scales, cells, strict=True) if each is not None]
+        if shown:
+            x, found = zip(*shown, strict=True)
+            draw_cells(ax, x, found, level, color=colour, marker=marker, linestyle=line, label=label)
+    style.scale_ticks(ax, scales)
     ax.tick_params(labelbottom=False)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from expertp.analysis.curves import Curve, StudyTable
 from expertp.analysis.optimum import Optimum, estimate_optimum, pooled_noise
 from expertp.figures import style
+from expertp.figures.cells import LEVEL, strip_above
 from expertp.figures.labels import BASE, HP_TITLES, LOSS, Cell, axis_title, cell, known, size_label
 from expertp.study import HP, HPS
 
@@ -226,8 +227,7 @@ class _Frame:
 def _frame(panels: Sequence[Panel]) -> _Frame:
     low, high = loss_range(panels)
     levels = max((len(marks) for each in panels for marks in _marks(each, high).values()), default=0)
-    share = 0.03 + 0.075 * levels if levels else 0.0
-    return _Frame(low, high, high + (high - low) * share / (1 - share))
+    return _Frame(low, high, strip_above(low, high, levels) if levels else high)
 
 
 def _marks(each: Panel, high: float) -> dict[float, list[tuple[Line, str]]]:
@@ -275,7 +275,7 @@ def _draw_panel(ax: Axes, each: Panel, frame: _Frame, best: float | None) -> Non
     for value, marks in _marks(each, frame.high).items():
         for level, (line, text) in enumerate(marks):
             ax.annotate(
-                text, (value, frame.high), xytext=(0, 1.5 + 10.5 * level), textcoords="offset points", ha="center",
+                text, (value, frame.high), xytext=(0, 1.5 + LEVEL * level), textcoords="offset points", ha="center",
                 va="bottom", fontsize=6 if text == "▲" else 8, color=style.size_colour(*line.place),
             )  # fmt: skip
     style.legend_above(ax)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expertp.analysis.optimum import Optimum
+from expertp.analysis.optimum import Optimum, interval
 from expertp.analysis.transfer import AxisVerdict
 from expertp.figures import style
 from expertp.figures.labels import HP_SHORT, axis_title, known
@@ -111,17 +111,10 @@ def _shift(scale: float, optimum: Optimum, base: Optimum) -> Shift:
     octaves = optimum.log2_value - base.log2_value
     if scale == 1.0:
         return Shift(scale, 0.0, 0.0, 0.0, optimum.edge)
-    if not len(optimum.draws) or not len(base.draws):
-        return Shift(scale, octaves, math.nan, math.nan, optimum.edge or base.edge)
-    low = _quantile(optimum.draws_low - base.draws_high, 0.025)
-    high = _quantile(optimum.draws_high - base.draws_low, 0.975)
+    low, high = math.nan, math.nan
+    if len(optimum.draws) and len(base.draws):
+        low, high = interval(optimum.draws_low - base.draws_high, optimum.draws_high - base.draws_low)
     return Shift(scale, octaves, low, high, optimum.edge or base.edge)
-
-
-def _quantile(draws: np.ndarray[Any, Any], share: float) -> float:
-    """Return an order statistic: interpolation between a number and infinity is not a number."""
-    place = math.floor(share * (len(draws) - 1)) if share < 0.5 else math.ceil(share * (len(draws) - 1))
-    return float(np.sort(draws)[place])
 
 
 def draw(figure: Figure, drift: DriftData) -> None:

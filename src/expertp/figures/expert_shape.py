@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from expertp.analysis.curves import StudyTable
 from expertp.figures import style
+from expertp.figures.cells import draw_cells, strip_of_diverged
 from expertp.figures.labels import LOSS, Cell, cell, size_label
 
 if TYPE_CHECKING:
@@ -90,14 +89,15 @@ def draw(figure: Figure, shapes: ExpertShapeData) -> None:
     style.faint_grid(ax)
     for axis, way in WAYS.items():
         colour, marker, line = LOOKS[axis]
-        found = [each for each in shapes.of(axis) if each.losses.median is not None]
-        median = np.array([each.losses.median for each in found], float)
-        low, high = (np.array([getattr(each.losses, side) for each in found], float) for side in ("low", "high"))
+        found = [each for each in shapes.of(axis) if each.losses.runs]
         field = "n_exp" if axis == "experts" else "alpha_ffn"
-        ax.errorbar(
-            [each.scale for each in found], median, np.abs([median - low, high - median]), color=colour, marker=marker,
-            linestyle=line, capsize=2, elinewidth=1, label=f"{way} ({field} {', '.join(each.label for each in found)})",
+        draw_cells(
+            ax, [each.scale for each in found], [each.losses for each in found], level=list(WAYS).index(axis),
+            color=colour, marker=marker, linestyle=line,
+            label=f"{way} ({field} {', '.join(each.label for each in found)})",
         )  # fmt: skip
+    if any(each.losses.diverged for each in shapes.points):
+        strip_of_diverged([ax], len(WAYS))
     style.scale_ticks(ax, [each.scale for each in shapes.points])
     ax.set_xlabel("expert parameters, total and active (times the base)")
     ax.set_ylabel(LOSS)

@@ -220,7 +220,7 @@ def parameters(readings: Readings) -> Shown:
     if len(points) < MIN_SIZES:
         return Shown((), Outcome("INCONCLUSIVE", "no fit", f"On all seeds only {len(points)} models finish."))
     shown = scaling_fit.ScalingFitData(tuple(points))
-    fits = {label: shown.fit(counted) for counted, label in scaling_fit.COUNTED.items()}
+    fits = {label: shown.fits[counted] for counted, label in scaling_fit.COUNTED.items()}
     is_straight = all(fit.r2 >= STRAIGHT and fit.slope < 0 for fit in fits.values())
     verdict: Verdict = "HOLDS" if is_straight else "DOES NOT HOLD AT THIS SCALE"
     number = "R²: " + ", ".join(f"{label} {fit.r2:.3f}" for label, fit in fits.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from expertp.errors import InputError
-from expertp.fits import fit_slope
+from expertp.fits import Line, fit_power
 from expertp.theory import kernel, reduced
 from expertp.theory.finite import Size, simulate
 from expertp.theory.gates import whole_share
@@ -47,19 +47,23 @@ class Approach:
         sizes: of the networks, from small to large.
         values: of the dimension.
         errors: root mean square over seeds of the distance of f to the limit.
-        slope: of the errors, log over log.
+        line: through the errors, log over log.
     """
 
     dimension: str
     sizes: tuple[Size, ...]
     values: tuple[float, ...]
     errors: tuple[float, ...]
-    slope: float
+    line: Line
+
+    @property
+    def slope(self) -> float:
+        """The power with which the error changes."""
+        return self.line.slope
 
     def fitted(self, value: float) -> float:
-        """Return the error that the slope gives at a value of the dimension."""
-        centre = np.log(self.errors).mean() - self.slope * np.log(self.values).mean()
-        return float(np.exp(centre + self.slope * np.log(value)))
+        """Return the error that the line has at a value of the dimension."""
+        return math.exp(self.line(math.log(value)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +115,7 @@ class Comparison:
         if values[0] == values[-1]:
             return None
         errors = tuple(self.error(size) for size in ordered)
-        return Approach(dimension, ordered, values, errors, fit_slope(zip(values, errors, strict=True)))
+        return Approach(dimension, ordered, values, errors, fit_power(zip(values, errors, strict=True)))
 
 
 def compare(problem: Problem, solver: SolverSpec, networks: NetworksSpec, tick: Tick = silent) -> Comparison:

@@ -119,7 +119,7 @@ def draw(figure: Figure, granularity: GranularityData) -> None:
         _draw_group(ax, points)
         ax.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
         if diverged:
-            strip_of_diverged(ax, 1, is_named=ax is grid[0])
+            strip_of_diverged([ax], 1, is_named=ax is grid[0])
     grid[0].set_ylabel(LOSS)
 
 

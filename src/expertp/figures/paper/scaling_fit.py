@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from expertp.figures import style
 from expertp.figures.labels import LOSS, axis_title
+from expertp.fits import Line, fit_line
 from expertp.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -39,15 +41,6 @@ class ScaledModel:
 
 
 @dataclass(frozen=True)
-class LogFit:
-    """L = level + slope log10 parameters, and the share of the variance of L that it explains."""
-
-    level: float
-    slope: float
-    r2: float
-
-
-@dataclass(frozen=True)
 class ScalingFitData:
     """Models, and a fit per way of counting."""
 
@@ -58,13 +51,14 @@ class ScalingFitData:
         """Columns and rows."""
         return len(COUNTED), 1.15
 
-    def fit(self, counted: str) -> LogFit:
-        """Fit the loss of all models over the logarithm of their parameters."""
-        x = np.log10([each.parameters(counted) for each in self.points])
-        loss = np.array([each.loss for each in self.points])
-        slope, level = np.polyfit(x, loss, 1)
-        left = loss - level - slope * x
-        return LogFit(float(level), float(slope), float(1 - left @ left / ((loss - loss.mean()) ** 2).sum()))
+    @cached_property
+    def fits(self) -> dict[str, Line]:
+        """Loss over log10 of the number of parameters, by how they are counted."""
+        losses = [each.loss for each in self.points]
+        return {
+            counted: fit_line(np.log10([each.parameters(counted) for each in self.points]), losses)
+            for counted in COUNTED
+        }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per model and way of counting."""
@@ -75,8 +69,8 @@ class ScalingFitData:
                 "parameters": each.parameters(counted),
                 "loss": each.loss,
                 "seeds": each.n_seeds,
-                "slope": self.fit(counted).slope,
-                "r2": self.fit(counted).r2,
+                "slope": self.fits[counted].slope,
+                "r2": self.fits[counted].r2,
             }
             for counted in COUNTED
             for each in self.points
@@ -95,7 +89,7 @@ def draw(figure: Figure, fits: ScalingFitData) -> None:
 
 def _draw_panel(ax: Axes, fits: ScalingFitData, counted: str, axes: Sequence[str]) -> None:
     style.faint_grid(ax)
-    fit = fits.fit(counted)
+    fit = fits.fits[counted]
     ax.set_title(f"{COUNTED[counted]}\nR² {fit.r2:.3f}")
     for place, axis in enumerate(axes):
         found = [each for each in fits.points if each.axis == axis]
@@ -105,6 +99,6 @@ def _draw_panel(ax: Axes, fits: ScalingFitData, counted: str, axes: Sequence[str
         )  # fmt: skip
     counts = [each.parameters(counted) for each in fits.points]
     ends = np.array([min(counts), max(counts)])
-    ax.plot(ends, fit.level + fit.slope * np.log10(ends), color=style.INK, alpha=0.6, linewidth=1.0)
+    ax.plot(ends, [fit(end) for end in np.log10(ends)], color=style.INK, alpha=0.6, linewidth=1.0)
     style.parameter_ticks(ax, counts)
     ax.set_xlabel("parameters")

@@ -83,7 +83,7 @@ def draw(figure: Figure, decay: WeightDecayData) -> None:
         _draw_line(ax, decay, place, diverged.index(line) if line in diverged else 0)
     _tau_ticks(ax, decay)
     if diverged:
-        strip_of_diverged(ax, len(diverged))
+        strip_of_diverged([ax], len(diverged))
     ns = sorted(n for line in decay.lines for each in line.cells if (n := each.runs))
     ax.set_xlabel(f"τ = steps × learning rate × weight decay (n = {span(ns or [0])} seeds)")
     ax.set_ylabel(LOSS)
