@@ -140,7 +140,9 @@ BAD = {
     "joint field": (["joint={big: {models: [{n_emb: 128}]}}"], "a size has no 'n_emb'; did you mean 'n_embd'?"),
     "hp": (["axes={width: {sizes: [64], sweep: [lr]}}"], "should be 'log2_lr' or 'log2_init_std', not 'lr'"),
     "verdict": (["verdict.drft=1"], "drft: unknown key; did you mean 'drift'?"),
-    "override": (["axis.width=[64]"], "is not an override"),
+    "override": (["axis.width=[64]"], "is not an override; did you mean axes.KEY=VALUE?"),
+    "no key of a list": (["seeds.0=1"], "is not an override"),
+    "one axis": (["axes.widht=[64, 128]"], "axes.widht"),
 }
 
 
@@ -150,6 +152,16 @@ def test_a_bad_study_is_one_line_that_says_what_to_do(overrides, message):
         study(*overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_one_axis_or_contrast_can_be_overridden():
+    before = study()
+    found = study("axes.width=[64, 256]", "contrasts.mup={axes: [width]}")
+    assert found.axes["width"].sizes == (64, 256)
+    assert {name: axis for name, axis in found.axes.items() if name != "width"} == {
+        name: axis for name, axis in before.axes.items() if name != "width"
+    }
+    assert set(found.contrasts) == {*before.contrasts, "mup"}
 
 
 def test_one_seed_is_enough_where_nothing_is_judged():

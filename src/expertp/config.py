@@ -7,7 +7,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -194,18 +194,19 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
     for text in overrides:
         dotted, equals, raw = text.partition("=")
         section, dot, key = dotted.partition(".")
-        spec = _spec_in(sections.get(section))
+        spec, is_mapping = _spec_in(sections.get(section)), get_origin(sections.get(section)) is dict
         if spec is not None and isinstance(sections[section], UnionType) and raw == "null" and not dot:
             spec = None  # an optional section can be left out as a whole
-        if not equals or section not in sections or (dot and spec is None) or (spec is not None and not dot):
-            names = [name for name, kind in sections.items() if _spec_in(kind)]
+        has_no_keys = spec is None and not is_mapping
+        if not equals or section not in sections or (dot and has_no_keys) or (spec is not None and not dot):
+            names = [name for name, kind in sections.items() if _spec_in(kind) or get_origin(kind) is dict]
             plain = [name for name in sections if name not in names]
             raise InputError(f"'{text}' is not an override; {_override_hint(section, names, plain)}")
         try:
             value = read_yaml(raw)
         except NOT_YAML:
             raise InputError(f"'{text}': the value is not YAML; quote it") from None
-        if spec is None:
+        if not dot:
             tree[section] = value
             continue
         before = tree.get(section, {})
@@ -213,16 +214,16 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
             before = tree["model"]  # a run without `base:` has its model as base, and the override starts from there
         if not isinstance(before, dict):
             raise InputError(f"section '{section}:' must hold keys and values")
-        tree[section] = {**before, **_changed(before, key, value, spec, text)}
+        tree[section] = {**before, **({key: value} if spec is None else _changed(before, key, value, spec, text))}
 
 
 def _override_hint(section: str, sections: Iterable[str], plain: Iterable[str] = ()) -> str:
-    """Say what an override could be: the nearest name of a section or of a plain field, else all sections."""
+    """Say what an override could be: the nearest name of a section or of a plain field, else all of them."""
     forms = {**{name: f"{name}.KEY=VALUE" for name in sections}, **{name: f"{name}=VALUE" for name in plain}}
     near = difflib.get_close_matches(section.lower(), list(forms), n=1)
     if near and near[0] != section:
         return f"did you mean {forms[near[0]]}?"
-    return "write " + ", ".join(forms[name] for name in sections)
+    return f"write {', '.join(forms.values())}"
 
 
 def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:

@@ -28,9 +28,19 @@ def test_the_plan_is_that_of_the_study(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_study_file_that_was_changed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "commands", lambda *_: [])
-    (tmp_path / "study.yaml").write_text(CONFIG.read_text().replace("name: demo", "name: mine"))
+    changed = CONFIG.read_text().replace("n_embd: 64", "n_embd: 32")
+    (tmp_path / "study.yaml").write_text(changed)
     assert main(["demo", "--out", str(tmp_path)]) == 0
-    assert load_study(tmp_path / "study.yaml").name == "mine"
+    assert (tmp_path / "study.yaml").read_text() == changed
+    assert load_base(tmp_path / "base.yaml")[0].n_embd == 32
+
+
+def test_somebodys_own_study_is_not_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["init", str(tmp_path / "mine")])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    assert main(["demo", "--out", str(tmp_path / "mine")]) == 2
+    assert "study.yaml: is not the demo's" in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
 
 
 def test_the_demo_goes_on_after_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

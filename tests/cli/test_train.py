@@ -86,8 +86,8 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path, run_f
     data = prepared(tmp_path, tokenizer="bytes")
     code, _, err = say("train", run_file, "--out", tmp_path / "run", f"train.data={data}")
     assert code == 2
-    assert "model.vocab_size 64 is too small" in err
-    assert "model.vocab_size=320" in err
+    assert "vocab_size 64 is too small" in err
+    assert "vocab_size=320" in err
 
 
 BAD = {
@@ -100,7 +100,7 @@ BAD = {
     "micro-batch": (["train.micro_batch=3"], "train.micro_batch=3 does not divide the batch of 8 sequences"),
     "kappa": (["base.n_act=1"], "kappa=n_act/n_exp=1/2 in the target but 1/4 in the base"),
     "missing data": (["train.data=nowhere"], "'nowhere' does not exist; make one: expertp prepare"),
-    "vocabulary": (["model.vocab_size=32"], "model.vocab_size 32 is too small"),
+    "vocabulary": (["model.vocab_size=32"], "vocab_size 32 is too small"),
     "schedule": (["train.schedule=wsd"], "decay_steps belongs to schedule=wsd"),
     "choice": (["train.schedule=cosin"], "train.schedule: input should be 'constant', 'cosine' or 'wsd', not 'cosin'"),
     "cuda": (["train.device=cuda"], "torch sees no CUDA device; set train.device=cpu"),

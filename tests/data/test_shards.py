@@ -182,12 +182,12 @@ def test_check_vocab(prepared: Path, tmp_path: Path) -> None:
     check_vocab(dataset, 257)
     with pytest.raises(
         InputError,
-        match=r"model.vocab_size 256 is too small: the bytes tokenizer .* has 257 ids; set model.vocab_size=320",
+        match=r"vocab_size 256 is too small: the bytes tokenizer .* has 257 ids; set the model's vocab_size=320",
     ):
         check_vocab(dataset, 256)
     foreign = open_dataset(write_nanogpt(tmp_path / "nano", [1, 2], [50256]))
     check_vocab(foreign, 50257)
-    with pytest.raises(InputError, match=r"has ids up to 50256; set model.vocab_size=50304"):
+    with pytest.raises(InputError, match=r"has ids up to 50256; set the model's vocab_size=50304"):
         check_vocab(foreign, 50256)
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from expertp.cli.arguments import add_workers
 from expertp.config import load_study
+from expertp.errors import InputError
 from expertp.spec import ModelSpec, Spec
 
 EXAMPLES = """\
@@ -20,6 +21,8 @@ EXAMPLES = """\
   expertp demo --out my-demo --workers 1
 """
 
+# What the demo's study is called; one of another name is somebody's own.
+NAME = "demo"
 INTRODUCTION = """\
 A transfer study at demo scale: {models} models of up to {largest:.1f}M parameters, {tokens}k tokens a run. It shows the
 machinery; a verdict about so few tokens says nothing about your models. Each command below can be run on its own.
@@ -76,24 +79,22 @@ def commands(out: Path, workers: int) -> list[list[str]]:
 
 
 def _write_files(out: Path) -> None:
-    """Write the study file, and its base and largest width as files for `expertp plan`; what is there stays."""
-    out.mkdir(parents=True, exist_ok=True)
-    text = (files("expertp") / "configs" / "demo.yaml").read_text(encoding="utf-8")
-    _write_once(out / "study.yaml", text)
-    study = load_study(out / "study.yaml")
+    """Write the study file unless there is one, and its base and largest width as files for `expertp plan`."""
+    path = out / "study.yaml"
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((files("expertp") / "configs" / "demo.yaml").read_bytes())
+    study = load_study(path)
+    if study.name != NAME:
+        raise InputError(f"{path}: is not the demo's; train it with `expertp sweep`, or give the demo another --out")
     largest = max(study.models(study.axis_names[0]).items())[1]
-    _write_once(out / "base.yaml", _as_yaml(model=study.base, hps=study.hps))
-    _write_once(out / "target.yaml", _as_yaml(model=largest))
+    (out / "base.yaml").write_text(_as_yaml(model=study.base, hps=study.hps), encoding="utf-8")
+    (out / "target.yaml").write_text(_as_yaml(model=largest), encoding="utf-8")
 
 
 def _as_yaml(**sections: Spec) -> str:
     tree = {name: spec.model_dump(mode="json", exclude_unset=True) for name, spec in sections.items()}
     return str(yaml.safe_dump(tree, sort_keys=False))
-
-
-def _write_once(path: Path, text: str) -> None:
-    if not path.exists():
-        path.write_text(text, encoding="utf-8")
 
 
 def _introduction(out: Path) -> str:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from expertp.study_store import StudyDirectory
 
 EXAMPLES = """\
-  expertp status studies/demo
-  expertp status studies/demo --json
+  expertp status studies/first
+  expertp status studies/first --json
 """
 
 

@@ -120,8 +120,8 @@ def check_vocab(dataset: Dataset, vocab_size: int) -> None:
         what = f"the data in '{dataset.path}' has ids up to {needed - 1}"
     if needed > vocab_size:
         raise InputError(
-            f"model.vocab_size {vocab_size} is too small: {what}; "
-            f"set model.vocab_size={padded_vocab_size(needed)} (a multiple of 64) or more"
+            f"vocab_size {vocab_size} is too small: {what}; "
+            f"set the model's vocab_size={padded_vocab_size(needed)} (a multiple of 64) or more"
         )
 
 
