@@ -29,7 +29,13 @@ NUMBERS = {
     "float": (r"[-+]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)", "-+.0123456789"),
 }
 # What pydantic says of a value of the wrong kind, in a user's words.
-KINDS = {"int": "must be a whole number", "float": "must be a number", "bool": "must be true or false"}
+KINDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "tuple": "must be a list, such as [0, 1]",
+    "dict": "must hold keys and values",
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -283,5 +289,7 @@ def _first_line(error: ValidationError, where: str) -> str:
         return f"{place}: {first['ctx']['error']}"
     if first["type"] == "missing":
         return f"{place}: is missing; give it a value"
+    if first["type"] == "too_short":
+        return f"{place}: is empty; give values"
     message = KINDS.get(first["type"].partition("_")[0], first["msg"][0].lower() + first["msg"][1:])
-    return f"{place}: {message}, not {first['input']!r}"
+    return f"{place}: {message}, not {'null' if first['input'] is None else repr(first['input'])}"

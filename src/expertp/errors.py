@@ -25,3 +25,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {entry.lower(): entry for entry in known}
     near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
     return f"did you mean '{by_lower[near[0]]}'?" if near else f"known are {', '.join(by_lower.values())}"
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an optional part of the package.
+
+    >>> how_to_install("data")
+    "pip install -e '.[data]' in the project's directory"
+    """
+    return f"pip install -e '.[{extra}]' in the project's directory"

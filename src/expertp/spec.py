@@ -18,6 +18,7 @@ EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]
 Dtype = Literal["float32", "bfloat16", "float64"]
+DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float64"]
 ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
 # Where a power of the width would soon be no number any more.
 MOST_GAMMA = 16
@@ -223,7 +224,7 @@ class TrainSpec(Spec):
     schedule: Schedule = Field("constant", description="after warm-up: constant, cosine to zero, or wsd")
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
     decay_steps: int | None = Field(None, gt=0, description="wsd: steps of the final linear decay to zero")
-    dtype: Dtype | Literal["auto"] = Field(
+    dtype: DtypeOrAuto = Field(
         "float32",
         description="compute type; weights and optimizer stay float32 under bfloat16; auto: by device and shape",
     )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from expertp.errors import InputError
+from expertp.errors import InputError, how_to_install
 from expertp.spec import RunSpec
 from expertp.train import StepMetrics
 
@@ -14,7 +14,7 @@ class TensorBoardTracker:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError("TensorBoard is not installed; pip install 'expertp[tensorboard]'") from None
+            raise InputError(f"TensorBoard is not installed; {how_to_install('tensorboard')}") from None
         self._make_writer, self._directory = SummaryWriter, Path(out) / "tensorboard"
 
     def begin(self, run: RunSpec, steps_done: int) -> None:

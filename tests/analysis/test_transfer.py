@@ -191,7 +191,7 @@ def test_verdict_json_has_its_keys_and_no_infinity():
     table[0] = replace(table[0], status="failed", val_loss=None)
     tree = json.loads(json.dumps(judge(study, table).to_tree(), allow_nan=False))
     assert list(tree) == ["study", "axes", "diverged", "failed", "missing"]
-    assert (tree["study"], tree["diverged"], tree["failed"], tree["missing"]) == ("demo", 9, 1, 0)
+    assert (tree["study"], tree["diverged"], tree["failed"], tree["missing"]) == ("first", 9, 1, 0)
     (axis,) = tree["axes"]
     assert list(axis) == [
         *("axis", "hp", "verdict", "reason", "drift_octaves_per_doubling", "ci"),

@@ -19,7 +19,7 @@ SMALL = Shape(4, 2, 0.5)
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
-    reason="transformers is not installed; pip install 'expertp[hf]'",
+    reason="transformers is not installed; pip install -e '.[hf]'",
 )
 
 

@@ -163,7 +163,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("model.gate=softmax", "gate=softmax in the target but sigmoid in the base"),
         ("model.gate=tanh", "model.gate: input should be 'sigmoid' or 'softmax', not 'tanh'"),
         ("model.n_layer=deep", "model.n_layer: must be a whole number"),
-        ("model.n_layer=", "model.n_layer: must be a whole number, not None"),
+        ("model.n_layer=", "model.n_layer: must be a whole number, not null"),
         ("model.n_layer=2.5", "model.n_layer: must be a whole number"),
         ("model.tied_embeddings=7", "model.tied_embeddings: must be true or false"),
         ("hps.lr=-1", "base.yaml: hps.lr: input should be greater than 0, not -1"),

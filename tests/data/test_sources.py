@@ -128,9 +128,9 @@ def test_missing_libraries_name_the_extra(tmp_path: Path, monkeypatch: pytest.Mo
     write_parquet(tmp_path / "x.parquet", text=["a"])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"pyarrow; run: pip install 'expertp\[data\]'"):
+    with pytest.raises(InputError, match=r"pyarrow: pip install -e '.\[data\]'"):
         read(tmp_path)
-    with pytest.raises(InputError, match=r"datasets; run: pip install 'expertp\[data\]'"):
+    with pytest.raises(InputError, match=r"datasets: pip install -e '.\[data\]'"):
         read("hf:some/name")
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from expertp.analysis.curves import Curve
 from expertp.analysis.optimum import FittedCurve, Optimum
 
-# The command line knows the names and puts them in.
 COMMAND = "expertp sweep STUDY.yaml --out DIR"
 REFINE = f"{COMMAND} --refine MINUTES"
 # A finer grid than this says more about noise than about the curve.
@@ -25,13 +26,17 @@ class Need:
         kind: a wider grid, a finer one, more seeds, or only the runs that are missing.
         values: to be added to the grid, log2.
         seeds: to be added to the seeds.
-        text: the same as a sentence, with the command.
+        text: the same as a sentence, with the command for a study in DIR.
     """
 
     kind: Literal["wider", "finer", "seeds", "runs"]
     values: tuple[float, ...]
     seeds: tuple[int, ...]
     text: str
+
+    def told(self, directory: Path) -> str:
+        """Return the sentence for a study in a directory."""
+        return self.text.replace("--out DIR", f"--out {shlex.quote(str(directory))}")
 
 
 def missing_runs(n: int) -> Need:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from expertp.cli.arguments import at_least_one
 from expertp.cli.progress import Reporter
 from expertp.cli.text import columns
 from expertp.errors import InputError, did_you_mean
@@ -22,25 +23,25 @@ EXAMPLES = """\
   expertp bench experts
   expertp bench experts --only "E64A16 alpha 0.25" --dtype bfloat16 --json
 """
+CASES = ("experts", "step", "data", "study")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("what", choices=("experts", "step", "data", "study"), help="what to measure")
+    parser.add_argument("what", choices=CASES, metavar="|".join(CASES), help="what to measure")
     parser.add_argument("--only", metavar="NAME", help="one case, by its name in the table")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of experts and step (default: float32)"
     )
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="rounds to take the median of (default: 5)")
+    parser.add_argument(
+        "--rounds", type=at_least_one, default=5, metavar="N", help="rounds to take the median of (default: 5)"
+    )
     parser.add_argument("--source", default="builtin", metavar="SOURCE", help="text for data (default: builtin)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    if args.rounds < 1:
-        raise InputError(f"--rounds {args.rounds} is not positive; give 1 or more")
-
     from expertp.bench.timing import describe_machine
 
     todo = _cases(args)

@@ -13,6 +13,7 @@ import shutil
 from typing import Any
 
 from expertp.cli.text import columns
+from expertp.errors import how_to_install
 from expertp.machine import memory_bytes, processor_name
 
 EXAMPLES = """\
@@ -66,5 +67,5 @@ def examine() -> dict[str, Any]:
 
 def _version(package: str, extra: str) -> str:
     if importlib.util.find_spec(package) is None:
-        return f"not installed; pip install 'expertp[{extra}]'"
+        return f"not installed; {how_to_install(extra)}"
     return importlib.metadata.version(package)

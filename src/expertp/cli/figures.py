@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     profile = load_profile(args.profile)
     if args.cells and not Path(args.cells).is_dir():
         raise InputError(f"--cells {args.cells}: no such directory")
+    if args.to and args.name != "page":
+        raise InputError(f"--to belongs to `expertp figures page`, not to {args.name}")
     if args.name == "list":
         return _list(args, profile)
     if args.name == "page":
@@ -108,7 +110,10 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             )
         )
         return 0
-    print(f"{args.name}, profile {profile.name}: {costs.runs} runs")
+    print(f"{args.name}, profile {profile.name}: {f'{costs.runs} runs' if costs.runs else 'trains nothing'}")
+    workshop = Workshop(Path(args.out), profile)
+    notes = dict.fromkeys(workshop.source(study).note for each in findings for study in each.studies)
+    print("".join(f"{note}\n" for note in notes if note), end="")
     if costs.models:
         rows = [("model", "parameters", "active", "runs", "tokens a run", "FLOPs in all")]
         for each in costs.models:
@@ -119,7 +124,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
         print(f"\n{columns(rows)}\n")
         print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
         print(f"about {_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
-        print(_describe_time(Workshop(Path(args.out), profile), findings, args.workers))
+        print(_describe_time(workshop, findings, args.workers))
     if profile.assumed:
         print("assumed, since the paper does not print it:")
         print("\n".join(f"  {each}" for each in profile.assumed))
@@ -144,7 +149,7 @@ def _describe_time(workshop: "Workshop", findings: "Sequence[Finding]", workers:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}" if hours >= 0.01 else "0.01 or fewer"
 
 
 def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"report": str(path), **verdict.to_tree()}))
     else:
-        print(verdict_table(verdict), end="\n\n")
+        print(verdict_table(verdict, directory.path), end="\n\n")
         print(f"{word}: {path}")
     has_failed = any(each.verdict == "FAIL" for each in verdict.axes)
     return EXIT_VERDICT_FAIL if args.strict and has_failed else 0

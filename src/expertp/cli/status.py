@@ -94,7 +94,7 @@ def describe(directory: "StudyDirectory", standing: "Standing") -> str:
 
 def models_table(models: "tuple[ModelStanding, ...]") -> str:
     """Return how the runs of each model stand, with its best learning rate so far."""
-    rows = [("rules", "model", "runs", "diverged", "best log2_lr", "loss")]
+    rows = [("rules", "model", "runs", "diverged", "best log2_lr", "median loss")]
     for each in models:
         best = "-" if each.best_log2_lr is None else f"{each.best_log2_lr:g}"
         loss = "-" if each.loss is None else f"{each.loss:.4f}"

@@ -193,5 +193,5 @@ def describe_outcome(directory: "StudyDirectory", results: "Sequence[Result]", i
     if directory.study.verdict is not None:
         from expertp.analysis.transfer import judge
 
-        lines += ["", verdict_table(judge(directory.study, results))]
+        lines += ["", verdict_table(judge(directory.study, results), directory.path)]
     return "\n".join([*lines, "", f"results: {directory.path}/results.csv", f"next: expertp report {directory.path}"])

@@ -29,7 +29,8 @@ def size(model: ModelSpec) -> str:
     'N64 L2 E4A1 a1'
     """
     ffn = f"E{model.n_exp}A{model.n_act}" if model.ffn == "moe" else "dense"
-    return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g}"
+    gate = " softmax" if model.gate == "softmax" and model.ffn == "moe" else ""
+    return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g}{gate}"
 
 
 def duration(seconds: float) -> str:

@@ -47,7 +47,7 @@ MOST_GIGABYTES = 2.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("what", choices=tuple(VERBS), help="what to do")
+    parser.add_argument("what", choices=tuple(VERBS), metavar="|".join(VERBS), help="what to do")
     parser.add_argument(
         "problem_file", nargs="?", metavar="PROBLEM.yaml", help="the problem (default: that of the docs)"
     )

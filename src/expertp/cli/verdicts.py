@@ -1,6 +1,7 @@
 """How verdicts look on a terminal."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from expertp.cli.text import columns
@@ -9,14 +10,16 @@ if TYPE_CHECKING:
     from expertp.analysis.transfer import AxisVerdict, StudyVerdict
 
 
-def verdict_table(verdict: "StudyVerdict") -> str:
-    """Return one row per axis and hyperparameter, and below it the reason of each."""
+def verdict_table(verdict: "StudyVerdict", directory: Path) -> str:
+    """Return one row per axis and hyperparameter, and below it the reason of each and what would settle it there."""
     rows = [("axis", "hp", "verdict", "drift per doubling, octaves", "excess loss, nats", "seeds")]
     for each in verdict.axes:
         drift = _with_interval(each.drift, each.drift_ci, "+.2f")
         excess = _with_interval(each.excess, each.excess_ci, ".4f")
         rows.append((each.axis, each.hp, each.verdict or "not judged", drift, excess, str(each.n_seeds)))
-    return "\n".join([columns(rows), "", *(f"{each.axis}, {each.hp}: {_why(each)}" for each in verdict.axes)])
+    return "\n".join(
+        [columns(rows), "", *(f"{each.axis}, {each.hp}: {_why(each, directory)}" for each in verdict.axes)]
+    )
 
 
 def _with_interval(value: float, interval: tuple[float, float], form: str) -> str:
@@ -26,5 +29,5 @@ def _with_interval(value: float, interval: tuple[float, float], form: str) -> st
     return f"{value:{form}} [{low}, {high}]"
 
 
-def _why(verdict: "AxisVerdict") -> str:
-    return ". Next: ".join([verdict.reason, *(need.text for need in verdict.needs[:1])])
+def _why(verdict: "AxisVerdict", directory: Path) -> str:
+    return ". Next: ".join([verdict.reason, *(need.told(directory) for need in verdict.needs[:1])])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from expertp.errors import InputError
+from expertp.errors import InputError, how_to_install
 
 BUILTIN = "builtin"
 HUB_PREFIX = "hf:"
@@ -239,7 +239,7 @@ def _read_parquet(path: Path, corpus: Corpus) -> Iterator[Document]:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
-        raise InputError(f"reading {path} needs pyarrow; run: pip install 'expertp[data]'") from None
+        raise InputError(f"reading {path} needs pyarrow: {how_to_install('data')}") from None
     name, size = _name(path, corpus.root), path.stat().st_size
     try:
         with parquet.ParquetFile(path) as table:
@@ -270,7 +270,7 @@ def _read_hub(corpus: Corpus) -> Iterator[Document]:
     try:
         import datasets
     except ImportError:
-        raise InputError(f"reading {corpus.source} needs datasets; run: pip install 'expertp[data]'") from None
+        raise InputError(f"reading {corpus.source} needs datasets: {how_to_install('data')}") from None
     bytes_read = 0
     try:
         rows = datasets.load_dataset(name, config, split="train", streaming=True)

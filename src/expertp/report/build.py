@@ -146,7 +146,7 @@ def verdict_note(reading: Reading) -> str:
         f"PASS: no optimum on the grid's edge, the 95% interval of the drift within ±{allowed.drift:g} octaves per "
         f"doubling, and the excess loss's interval below the larger of {allowed.excess_nats:g} nats and "
         f"{allowed.excess_sds:g} s.d. over seeds. FAIL: an interval wholly outside. Else INCONCLUSIVE. Drift: how the "
-        "optimum moves. Excess: zero-shot loss minus the best of that size, at the worst size."
+        "optimum moves. Excess: zero-shot loss minus the best of that size, where its interval reaches highest."
     )
 
 
@@ -154,7 +154,7 @@ def verdict_row(reading: Reading, verdict: AxisVerdict) -> VerdictRow:
     """Return a verdict as the page shows it."""
     curves = reading.table.curves(verdict.axis, reading.study.hps.rules, verdict.hp).values()
     runs = sum(len(cell) for curve in curves for cell in curve.losses)
-    needs = [need.text.replace("--out DIR", reading.out_option()) for need in verdict.needs[:1]]
+    needs = [need.told(reading.directory.path) for need in verdict.needs[:1]]
     return VerdictRow(
         axis=axis_title(verdict.axis),
         hp=HP_SHORT[verdict.hp],
