@@ -17,7 +17,7 @@ LAYERS = (
     ("study", "wording"),
     ("config", "rules", "theory"),
     ("plan",),
-    ("docs_tables", "adapters", "balance", "data"),
+    ("docs_tables", "balance", "data"),
     ("model",),
     ("optim",),
     ("loop",),

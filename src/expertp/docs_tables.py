@@ -66,6 +66,8 @@ def constants_table() -> str:
     rows = []
     for family, groups in CONSTANT_FAMILIES.items():
         names = [f"{family}_{what}" for what in ("init", "lr") if f"{family}_{what}" in known]
+        if not names:
+            continue
         preset = [f"{name}: {Fraction(PAPER_CONSTANTS[name])}" for name in names if name in PAPER_CONSTANTS]
         rows.append((_codes(names), _codes(groups), _codes(preset)))
     return markdown_table(("names", "groups", "set by `constants: paper`"), rows)

@@ -157,14 +157,14 @@ def named_constants(constants: str | Mapping[str, float]) -> Mapping[str, float]
 def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, str], float]:
     """Turn a preset or a mapping of names such as `router_lr` into {(group, "lr" or "init"): factor}."""
     resolved: dict[tuple[str, str], float] = {}
+    known = constant_names()
     for name, factor in named_constants(constants).items():
+        if name not in known:
+            raise InputError(f"hps.constants.{name}: unknown constant; {did_you_mean(name, known)}")
         family, _, what = name.rpartition("_")
-        groups = CONSTANT_FAMILIES.get(family, ())
-        if what not in ("lr", "init") or not groups or (what == "init" and EXPERTP.rows[groups[0]].init is None):
-            raise InputError(f"hps.constants.{name}: unknown constant; {did_you_mean(name, constant_names())}")
         if not (factor > 0 and math.isfinite(factor)):
             raise InputError(f"hps.constants.{name}: must be positive and finite, not {factor:g}")
-        for group in groups:
+        for group in CONSTANT_FAMILIES[family]:
             if (group, what) in resolved:
                 raise InputError(
                     f"hps.constants.{name}: {what} of group '{group}' is set twice; name a group once, "
@@ -175,9 +175,11 @@ def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, s
 
 
 def constant_names() -> list[str]:
-    """Return the names that `hps.constants` takes."""
+    """Return the names that `hps.constants` takes: those of groups that the reference model has."""
     names = []
     for family, groups in CONSTANT_FAMILIES.items():
+        if not set(groups) & set(GROUPS):
+            continue
         names.append(f"{family}_lr")
         if EXPERTP.rows[groups[0]].init is not None:
             names.append(f"{family}_init")

@@ -24,7 +24,7 @@ HPS: tuple[HP, ...] = ("log2_lr", "log2_init_std")
 FIELD_OF: dict[HP, str] = {"log2_lr": "lr", "log2_init_std": "init_std"}
 AxisName = Literal["width", "depth", "experts", "alpha", "fixed_topk"]
 SIZE_FIELD = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}
-JOINT_FIELDS = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
+SIZE_FIELDS = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
 
 
 def _in_order(values: object) -> object:
@@ -341,8 +341,8 @@ def _sized(base: ModelSpec, axis: str, size: float) -> ModelSpec:
 
 def _changed_model(base: ModelSpec, change: Mapping[str, float], where: str) -> ModelSpec:
     for field in change:
-        if field not in JOINT_FIELDS:
-            raise ValueError(f"{where}: a size has no '{field}'; {did_you_mean(field, JOINT_FIELDS)}")
+        if field not in SIZE_FIELDS:
+            raise ValueError(f"{where}: a size has no '{field}'; {did_you_mean(field, SIZE_FIELDS)}")
     return _replaced(base, where, **change)
 
 

@@ -27,7 +27,7 @@ from expertp.files import move_into_place, write_atomically, write_durably
 from expertp.loop import plan_run, resolve_device, resolved
 from expertp.spec import RunSpec
 from expertp.store import RunDirectory, read_run
-from expertp.study import RefinementSpec, StudySpec, expand
+from expertp.study import SIZE_FIELDS, RefinementSpec, StudySpec, expand
 
 FORMAT = 1
 # What all runs of a study share. Where one of these differs, it is another study; axes, grids and seeds may grow.
@@ -185,10 +185,9 @@ class StudyDirectory:
         return results
 
 
-VARIED = ("n_embd", "n_layer", "n_exp", "n_act", "alpha_ffn")
 SETTINGS = ("log2_lr", "log2_init_std", "seed", "parameters", "active_parameters")
 OUTCOMES = ("status", "step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds", "error")
-COLUMNS = ("identity", "contrast", "rules", *VARIED, *SETTINGS, *OUTCOMES)
+COLUMNS = ("identity", "contrast", "rules", *SIZE_FIELDS, *SETTINGS, *OUTCOMES)
 
 
 def _row(result: Result) -> dict[str, Any]:
@@ -196,7 +195,7 @@ def _row(result: Result) -> dict[str, Any]:
     return {
         "identity": result.identity,
         "rules": run.hps.rules,
-        **{name: getattr(run.model, name) for name in VARIED},
+        **{name: getattr(run.model, name) for name in SIZE_FIELDS},
         "log2_lr": math.log2(run.hps.lr),
         "log2_init_std": math.log2(run.hps.init_std),
         "seed": run.train.seed,

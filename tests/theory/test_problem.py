@@ -153,6 +153,10 @@ def test_a_missing_file_is_told_what_data_can_be(tmp_path):
         ({"kappa": 0.5}, "kappa=0.5 belongs to gate=hard; gate=soft uses all experts"),
         ({"gate": "soft0", "kappa": "1/4"}, "kappa=0.25 belongs to gate=hard; gate=soft0 uses all experts"),
         ({"indices": 5, "D": 4}, "indices=5 directions do not fit into D=4 dimensions"),
+        (
+            {"indices": 50, "D": 50, "degree": 6},
+            "a polynomial of degree=6 in indices=50 has 32468436 terms; lower one",
+        ),
         ({"n_hid": 2.5}, "n_hid=2.5 is not a whole number, nor inf"),
         ({"n_hid": "many"}, "n_hid: must be a number, not 'many'"),
         ({"n_hid": math.nan}, "n_hid: input should be greater than or equal to 1, not nan"),

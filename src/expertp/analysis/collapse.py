@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+# S.d. over the base's seeds from which on a curve has left it.
+FAR_SDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,13 @@ def trace(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]]) -> T
     return Trace(scale, tuple(steps), losses)
 
 
-def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None, sds: float = 3.0) -> Collapse:
+def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None) -> Collapse:
     """Compare training curves with the base's, seed by seed over the seeds that a size shares with it, at its steps.
 
     Args:
         base: the base's losses.
         scaled: those of other scales; one that shares no seed with the base is left out.
         window: records per running mean, odd; None: 2% of them.
-        sds: how many s.d. over the base's seeds a curve may lie off.
     """
     window = window or default_window(len(base.steps))
     base_ST = smoothed(_matrix(base, base.steps, tuple(base.losses)), window)
@@ -141,7 +142,7 @@ def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None, sd
         raw_ST, beside_ST = _matrix(each, base.steps, seeds), _matrix(base, base.steps, seeds)
         scaled_ST, off_T = smoothed(raw_ST, window), smoothed(raw_ST - beside_ST, window).mean(0)
         # A diverged run has left the curve; where the s.d. is not known (one seed), no comparison is true.
-        left = np.flatnonzero((np.abs(off_T) > sds * sd_T) | np.isnan(off_T))
+        left = np.flatnonzero((np.abs(off_T) > FAR_SDS * sd_T) | np.isnan(off_T))
         relative_T = off_T / smoothed(beside_ST, window).mean(0)
         until_half = np.abs(relative_T)[: half + 1]
         deviations.append(
@@ -158,19 +159,19 @@ def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None, sd
     )
 
 
-def crossings(traces: Sequence[Trace], after: int = 0, window: int | None = None) -> tuple[Crossing, ...]:
+def crossings(traces: Sequence[Trace], after: int = 0) -> tuple[Crossing, ...]:
     """Return where neighbouring scales cross after a step, such as the end of the collapse.
 
     A crossing counts once the difference has come out on the other side by 2 standard errors over seeds: two curves
     that lie on each other change places by chance at every step.
     """
     ordered = sorted(traces, key=lambda each: each.scale)
-    return tuple(_crossing(*pair, after, window) for pair in itertools.pairwise(ordered) if shared_seeds(*pair))
+    return tuple(_crossing(*pair, after) for pair in itertools.pairwise(ordered) if shared_seeds(*pair))
 
 
-def _crossing(smaller: Trace, larger: Trace, after: int, window: int | None) -> Crossing:
+def _crossing(smaller: Trace, larger: Trace, after: int) -> Crossing:
     steps, seeds = tuple(sorted({*smaller.steps, *larger.steps})), shared_seeds(smaller, larger)
-    window = window or default_window(len(steps))
+    window = default_window(len(steps))
     off_ST = smoothed(_matrix(larger, steps, seeds) - _matrix(smaller, steps, seeds), window)
     off_T = off_ST.mean(0)
     # With one seed nothing tells the noise, and every change of sign counts.

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from expertp.errors import InputError, RunError, did_you_mean
 
-EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_TERMINATED = 0, 1, 2, 143
+EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 
 VERBS = {
     "demo": "a whole transfer study in minutes, with the commands that it is made of",

@@ -11,8 +11,8 @@ from fractions import Fraction
 
 from expertp.cli.text import columns, describe_multipliers
 from expertp.config import load_base, load_target, split_overrides
-from expertp.plan import Group, Plan, plan
-from expertp.rules import EXPERTP, PAPER_CONSTANTS, RULE_SETS
+from expertp.plan import Group, Plan, named_constants, plan
+from expertp.rules import EXPERTP, RULE_SETS
 from expertp.spec import BaseHPs
 from expertp.wording import describe
 
@@ -112,11 +112,11 @@ def _eps_mark(group: str, hps: BaseHPs) -> str:
 
 def _constants(hps: BaseHPs) -> str:
     """List the constant multipliers, which are in the table's values and not in its factors."""
-    named = PAPER_CONSTANTS if hps.constants == "paper" else hps.constants
-    if isinstance(named, str):
-        return named
+    if hps.constants == "ones":
+        return hps.constants
+    named = named_constants(hps.constants).items()
     preset = "of the paper: " if hps.constants == "paper" else ""
-    return preset + ", ".join(f"{name} {Fraction(value).limit_denominator(10**6)}" for name, value in named.items())
+    return preset + ", ".join(f"{name} {Fraction(value).limit_denominator(10**6)}" for name, value in named)
 
 
 def _settings(group: Group) -> tuple[float | None, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from expertp.analysis.collapse import Crossing, crossings, trace
 from expertp.figures import style
 from expertp.figures.collapse import CollapseAxis, CollapseData, Records, lines
-from expertp.figures.labels import axis_title, size_label, thinned
+from expertp.figures.labels import axis_title, known, size_label, thinned
 from expertp.study import StudySpec
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class BiggerData:
                 "smaller": each.smaller,
                 "larger": each.larger,
                 "step": each.steps[place],
-                "difference": None if math.isnan(each.difference[place]) else each.difference[place],
+                "difference": known(each.difference[place]),
                 "crossings": each.crossing.count,
             }
             for each in self.pairs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from expertp.analysis.collapse import Collapse, collapse, shared_seeds, trace
 from expertp.figures import style
-from expertp.figures.labels import axis_title, size_label, thinned
+from expertp.figures.labels import axis_title, known, size_label, thinned
 from expertp.spec import ModelSpec
 from expertp.study import StudySpec
 
@@ -58,9 +57,9 @@ class CollapseData:
                 "rules": self.rules,
                 "scale": scale,
                 "step": each.collapse.steps[place],
-                "loss": _number(losses[place]),
-                "relative_to_base": _number(relative[place]),
-                "base_sd": _number(each.collapse.base_sd[place]),
+                "loss": known(losses[place]),
+                "relative_to_base": known(relative[place]),
+                "base_sd": known(each.collapse.base_sd[place]),
                 "seeds": each.n_seeds.get(scale),
                 "leaves_at": leaves_at(each.collapse).get(scale),
             }
@@ -147,7 +146,3 @@ def _draw_axis(upper: Axes, lower: Axes, each: CollapseAxis, found: Collapse) ->
             lower.axvline(leaves_at(found)[scale], color=colour, linewidth=0.8, alpha=0.7)
     style.legend_above(upper)
     lower.set_xlabel("step")
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value

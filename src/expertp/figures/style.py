@@ -83,9 +83,9 @@ def marker(place: int) -> str:
     return MARKERS[place % len(MARKERS)]
 
 
-def faint_grid(ax: Axes, axis: Any = "y") -> None:
+def faint_grid(ax: Axes) -> None:
     """Draw lines that help the eye and do not hold it."""
-    ax.grid(True, axis=axis, color=INK, alpha=FAINT, linewidth=0.7)
+    ax.grid(True, axis="y", color=INK, alpha=FAINT, linewidth=0.7)
 
 
 def log2_ticks(ax: Axes, values: Sequence[float]) -> None:

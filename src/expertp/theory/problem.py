@@ -6,7 +6,6 @@ in an expert (N_e), sparsity kappa. The loss is sum (y - f)^2 / 2P.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from expertp.theory.activations import ACTIVATIONS, Activation
 
 Gate = Literal["soft", "soft0", "hard"]
 Floats = NDArray[np.float64]
+# Of a random polynomial: more take longer to write down than a network to train.
+MOST_TERMS = 100_000
 
 
 def _infinite(value: Any) -> Any:
@@ -80,6 +81,11 @@ class Problem(Spec):
             raise ValueError("target=last_column needs a file; set data to a .csv, or target=multi_index")
         if self.target == "multi_index" and self.indices > self.D:
             raise ValueError(f"indices={self.indices} directions do not fit into D={self.D} dimensions")
+        terms = math.comb(self.indices + self.degree, self.degree)
+        if self.target == "multi_index" and terms > MOST_TERMS:
+            raise ValueError(
+                f"a polynomial of degree={self.degree} in indices={self.indices} has {terms} terms; lower one"
+            )
         if self.gate != "hard" and self.kappa != 1:
             raise ValueError(f"kappa={self.kappa:g} belongs to gate=hard; gate={self.gate} uses all experts")
         if math.isfinite(self.n_hid) and self.n_hid != int(self.n_hid):
@@ -151,9 +157,15 @@ def _multi_indices(indices: int, degree: int) -> Iterator[tuple[int, ...]]:
     >>> sorted(_multi_indices(2, 2))
     [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
     """
-    for powers in itertools.product(range(degree + 1), repeat=indices):
-        if 1 <= sum(powers) <= degree:
+
+    def extended(powers: tuple[int, ...], left: int) -> Iterator[tuple[int, ...]]:
+        if len(powers) == indices:
             yield powers
+            return
+        for power in range(left + 1):
+            yield from extended((*powers, power), left - power)
+
+    return (powers for powers in extended((), degree) if any(powers))
 
 
 def _hermite(x: Floats, degree: int) -> list[Floats]:
