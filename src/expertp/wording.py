@@ -1,4 +1,4 @@
-"""How models and large numbers are called, on a terminal and in a report alike."""
+"""How models, times and large numbers are called, on a terminal and in a report alike."""
 
 from expertp.spec import ModelSpec
 
@@ -13,6 +13,19 @@ def count(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the two units that matter.
+
+    >>> duration(42), duration(192), duration(7_500)
+    ('42 s', '3 min 12 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def describe(model: ModelSpec) -> str:

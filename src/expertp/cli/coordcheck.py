@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from expertp.cli.progress import Reporter
-from expertp.cli.text import columns, duration
+from expertp.cli.text import columns
 from expertp.config import load_study
 from expertp.errors import InputError
 from expertp.files import exclusive, write_atomically
 from expertp.spec import RuleSetName
+from expertp.wording import duration
 
 if TYPE_CHECKING:
     from expertp.coordcheck.measuring import Measurement, Probed, ProbedRun

@@ -8,8 +8,7 @@ the paper's own settings, and needs its GPUs.
 
 import argparse
 import json
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +16,15 @@ from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.sweep import SweepView
-from expertp.cli.text import columns, duration, size
+from expertp.cli.text import columns, size
 from expertp.errors import InputError, RunError
-from expertp.wording import count
+from expertp.wording import count, duration
 
 if TYPE_CHECKING:
     from expertp.paper.finding import Finding
     from expertp.paper.profile import ProfileSpec
     from expertp.paper.workshop import Workshop
-    from expertp.report.reading import Reading
+    from expertp.study_store import Result, StudyDirectory
 
 EXAMPLES = """\
   expertp figures transfer-quarter --profile paper --dry-run
@@ -153,20 +152,27 @@ def _hours(hours: float) -> str:
 
 
 def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
+    from expertp.executors.local import LocalExecutor
     from expertp.paper.workshop import Workshop
+    from expertp.sweep import run_study
 
-    workshop, made, failed = Workshop(Path(args.out), profile), [], []
+    workshop, made, failed = Workshop(Path(args.out), profile, Path(args.cells) if args.cells else None), [], []
     with Reporter("figures", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
+
+        def train(directory: "StudyDirectory") -> "list[Result]":
+            view = SweepView(reporter, args.workers)
+            return run_study(directory, LocalExecutor(args.workers), stop.received, view.follow(directory))
+
         for finding in findings:
             try:
-                record = _make_one(workshop, finding, args, reporter, stop.received)
+                record = workshop.make(finding, train, stop.received, reporter.line)
             except RunError as error:
                 if len(findings) == 1:
                     raise
                 reporter.line(str(error))
                 failed.append(finding.name)
                 continue
-            if stop.received():
+            if record is None:
                 reporter.line("stopped and saved; run the same command to go on")
                 return 128 + stop.number
             made.append(record)
@@ -180,41 +186,3 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     if failed:
         raise RunError(f"{len(failed)} of {len(findings)} figures were not made: {', '.join(failed)}")
     return 0
-
-
-def _make_one(
-    workshop: "Workshop",
-    finding: "Finding",
-    args: argparse.Namespace,
-    reporter: Reporter,
-    should_stop: Callable[[], bool],
-) -> dict[str, object]:
-    """Train, draw and judge one figure; what was stopped halfway is not drawn."""
-    from expertp.executors.local import LocalExecutor
-    from expertp.paper.exchange import import_cells, in_blocks
-    from expertp.report.reading import read
-    from expertp.study_store import DONE
-    from expertp.sweep import run_study
-
-    readings: dict[str, Reading] = {}
-    for study in finding.studies:
-        reporter.line(f"{finding.name}: {study}")
-        directory = workshop.open(study, reporter.line)
-        if args.cells:
-            taken = import_cells(directory, Path(args.cells))
-            reporter.line(f"{taken} finished runs taken from {args.cells}")
-        view = SweepView(reporter, args.workers)
-        results = run_study(directory, LocalExecutor(args.workers), should_stop, view.follow(directory))
-        if should_stop():
-            return {}
-        failed = [each for each in results if each.status not in DONE]
-        if failed:
-            where = shlex.quote(str(directory.path))
-            raise RunError(f"{finding.name}: {len(failed)} runs of {study} have failed; `expertp status {where}` tells")
-        readings[study] = read(directory, in_blocks)
-    runs = {each.identity: each for reading in readings.values() for each in reading.results}
-    seconds = sum(each.seconds or 0.0 for each in runs.values())
-    cost = f"{len(runs)} runs, {duration(seconds)} of training in all" if runs else "no training"
-    folder = workshop.write(finding, finding.show(readings), {"cost": cost})
-    record: dict[str, object] = json.loads((folder / "finding.json").read_text(encoding="utf-8"))
-    return record

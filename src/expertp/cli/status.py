@@ -8,7 +8,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from expertp.cli.text import columns, duration, size
+from expertp.cli.text import columns, size
+from expertp.wording import duration
 
 if TYPE_CHECKING:
     from expertp.standing import ModelStanding, Standing

@@ -18,12 +18,12 @@ from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns, duration, size
+from expertp.cli.text import columns, size
 from expertp.cli.verdicts import verdict_table
 from expertp.config import load_study
 from expertp.errors import InputError
 from expertp.study import StudySpec, expand
-from expertp.wording import count
+from expertp.wording import count, duration
 
 if TYPE_CHECKING:
     from expertp.forecast import Forecast

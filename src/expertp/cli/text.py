@@ -33,19 +33,6 @@ def size(model: ModelSpec) -> str:
     return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g}{gate}"
 
 
-def duration(seconds: float) -> str:
-    """Write a time in the two units that matter.
-
-    >>> duration(42), duration(192), duration(7_500)
-    ('42 s', '3 min 12 s', '2 h 5 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def describe_multipliers(multipliers: Multipliers) -> str:
     """Say how large a model is against its base.
 

@@ -18,13 +18,13 @@ from expertp.cli.arguments import add_workers, at_least_one
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.sweep import SweepView
-from expertp.cli.text import columns, duration
+from expertp.cli.text import columns
 from expertp.config import load_study
 from expertp.errors import InputError
 from expertp.files import write_atomically
 from expertp.spec import BaseHPs
 from expertp.study import StudySpec
-from expertp.wording import describe
+from expertp.wording import describe, duration
 
 if TYPE_CHECKING:
     from expertp.tune import Trial

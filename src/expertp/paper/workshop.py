@@ -9,18 +9,23 @@ findings/NAME/    finding.json, and the pictures with their numbers
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from expertp.data import PrepareOptions, prepare
 from expertp.data.manifest import MANIFEST_FILE
+from expertp.errors import RunError
 from expertp.files import write_atomically
+from expertp.paper.exchange import import_cells, in_blocks
 from expertp.paper.finding import Finding, Shown
 from expertp.paper.profile import ProfileSpec, Source, find_source
+from expertp.report.reading import Reading, read
 from expertp.spec import RunSpec
-from expertp.study_store import DONE, StudyDirectory, open_study, preview_study
+from expertp.study_store import DONE, Result, StudyDirectory, open_study, preview_study
+from expertp.wording import duration
 
 CELLS = "../../cells"
 
@@ -31,6 +36,7 @@ class Workshop:
 
     path: Path
     profile: ProfileSpec
+    tables: Path | None = None  # finished runs are taken from here
 
     def folder(self, finding: Finding) -> Path:
         """Return where a finding goes."""
@@ -64,7 +70,31 @@ class Workshop:
         (self.path / "studies").mkdir(parents=True, exist_ok=True)
         return open_study(self.path / "studies" / study, self.profile.study(study, data), CELLS)
 
-    def write(self, finding: Finding, shown: Shown, facts: dict[str, Any]) -> Path:
+    def make(
+        self,
+        finding: Finding,
+        train: Callable[[StudyDirectory], Sequence[Result]],
+        should_stop: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> dict[str, Any] | None:
+        """Train what a finding needs, draw it and judge it; None when told to stop: what is halfway is not drawn."""
+        readings: dict[str, Reading] = {}
+        for study in finding.studies:
+            say(f"{finding.name}: {study}")
+            directory = self.open(study, say)
+            if self.tables:
+                say(f"{import_cells(directory, self.tables)} finished runs taken from {self.tables}")
+            results = train(directory)
+            if should_stop():
+                return None
+            failed = sum(each.status not in DONE for each in results)
+            if failed:
+                where = shlex.quote(str(directory.path))
+                raise RunError(f"{finding.name}: {failed} runs of {study} have failed; `expertp status {where}` tells")
+            readings[study] = read(directory, in_blocks)
+        return self._write(finding, finding.show(readings), _cost(readings.values()))
+
+    def _write(self, finding: Finding, shown: Shown, cost: str) -> dict[str, Any]:
         """Write a finding's pictures and what came of it."""
         folder = self.folder(finding)
         for drawing in shown.drawings:
@@ -78,7 +108,14 @@ class Workshop:
             **asdict(shown.outcome),
             "profile": self.profile.name,
             "text": list(dict.fromkeys(self.source(study).described for study in finding.studies)),
-            **facts,
+            "cost": cost,
         }
         write_atomically(folder / "finding.json", (json.dumps(record, indent=1) + "\n").encode())
-        return folder
+        return record
+
+
+def _cost(readings: Iterable[Reading]) -> str:
+    """Say what runs have taken; one that several studies share counts once."""
+    runs = {each.identity: each for reading in readings for each in reading.results}
+    seconds = sum(each.seconds or 0.0 for each in runs.values())
+    return f"{len(runs)} runs, {duration(seconds)} of training in all" if runs else "no training"
