@@ -50,10 +50,19 @@ def test_compare_writes_numbers_and_figures(tmp_path, capsys):
     assert "error over N: slope" in out
     found = json.loads((tmp_path / "compare.json").read_text())
     assert {each["dimension"] for each in found["approaches"]} == {"N", "parameters"}
-    for name in ("loss", "router", "error"):
+    for name in ("loss", "router", "error", "kernels"):
         assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
         assert list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+
+
+def test_kernels_are_of_the_limit_and_of_the_largest_networks(tmp_path, capsys, monkeypatch):
+    assert main(["theory", "compare", *TINY, SIZES, "networks.seeds=2", "--out", str(tmp_path / "both")]) == 0
+    assert "N 16" in (tmp_path / "both" / "kernels.svg").read_text()
+    monkeypatch.setattr("expertp.cli.theory.MOST_GIGABYTES", 0.0)
+    assert main(["theory", "compare", *TINY, SIZES, "networks.seeds=2", "--out", str(tmp_path / "none")]) == 0
+    assert "kernels are not drawn" in capsys.readouterr().out
+    assert not (tmp_path / "none" / "kernels.svg").exists()
 
 
 def test_solve_draws_kernels(tmp_path, capsys):

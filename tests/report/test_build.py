@@ -310,7 +310,7 @@ def test_a_solved_theory_is_part_of_the_page(directory, tmp_path):
     assert main(["theory", "compare", *small, sizes, "--out", str(copy / "theory")]) == 0
     page = render_report(read_study(copy)).read_text(encoding="utf-8")
     section = page[page.index('id="theory"') : page.index('id="plan"')]
-    assert section.count("<svg") == 3
+    assert section.count("<svg") == 4
     assert "n = 2 networks a size, 2 sizes; Monte-Carlo error of the limit" in section
     assert "N 16, E 4, Ne 4" in section
     Tree(page)

@@ -22,7 +22,7 @@ SIZES = (Size(8, 4, 2), Size(16, 4, 2), Size(8, 4, 4))
 def told():
     ticks = []
     networks = NetworksSpec(sizes=SIZES, seeds=3)
-    return compare(TINY, SOLVER, networks, lambda done, total: ticks.append((done, total))), ticks
+    return compare(TINY, SOLVER, networks, tick=lambda done, total: ticks.append((done, total))), ticks
 
 
 def test_a_comparison_holds_the_limit_the_networks_and_the_theory_at_their_ne(told):

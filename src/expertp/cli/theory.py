@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from expertp.figures.save import Drawing
     from expertp.theory.compare import Comparison
     from expertp.theory.finite import Size
+    from expertp.theory.problem import Problem
     from expertp.theory.progress import Tick
     from expertp.theory.spec import TheorySpec
     from expertp.theory.trajectory import Trajectory
@@ -80,8 +81,7 @@ def _solve(args: argparse.Namespace) -> int:
     from expertp.theory.compare import solve
 
     problem, solver = spec.problem, spec.solver
-    # Two kernels of (P T)^2 numbers a layer, of each replicate.
-    gigabytes = 16 * (problem.L + 1) * (problem.P * problem.T) ** 2 * solver.replicates / 1e9
+    gigabytes = _kernel_gigabytes(problem, solver.replicates)
     is_drawn = bool(args.out) and gigabytes <= MOST_GIGABYTES
     with _progress("solve") as tick:
         found = solve(problem, solver, kernels=is_drawn, tick=tick)
@@ -98,9 +98,18 @@ def _solve(args: argparse.Namespace) -> int:
 
         drawings.append(render("kernels", kernels.draw, kernels.data(found)))
     elif args.out:
-        text.append(f"kernels are not drawn: at P*T = {problem.P * problem.T} they would take {gigabytes:.0f} GB")
+        text.append(_no_kernels(problem, gigabytes))
     _finish(args, "solve", {"problem": spec.to_tree(), **_of_trajectory(found)}, text, drawings)
     return 0
+
+
+def _kernel_gigabytes(problem: "Problem", n: int) -> float:
+    """Return what kernels of n replicates or networks take: two of (P T)^2 numbers a layer."""
+    return 16 * (problem.L + 1) * (problem.P * problem.T) ** 2 * n / 1e9
+
+
+def _no_kernels(problem: "Problem", gigabytes: float) -> str:
+    return f"kernels are not drawn: at P*T = {problem.P * problem.T} they would take {gigabytes:.0f} GB"
 
 
 def _simulate(args: argparse.Namespace) -> int:
@@ -125,8 +134,10 @@ def _compare(args: argparse.Namespace) -> int:
 
     from expertp.theory.compare import compare
 
+    gigabytes = _kernel_gigabytes(spec.problem, max(spec.solver.replicates, spec.networks.seeds))
+    is_drawn = bool(args.out) and gigabytes <= MOST_GIGABYTES
     with _progress("compare") as tick:
-        found = compare(spec.problem, spec.solver, spec.networks, tick)
+        found = compare(spec.problem, spec.solver, spec.networks, is_drawn, tick)
     record = {
         "problem": spec.to_tree(),
         "theory": _of_trajectory(found.theory),
@@ -139,7 +150,10 @@ def _compare(args: argparse.Namespace) -> int:
             for each in found.approaches()
         ],
     }
-    _finish(args, "compare", record, _tell(spec, found), _comparison_drawings(found) if args.out else ())
+    text = _tell(spec, found)
+    if args.out and not is_drawn:
+        text.append(_no_kernels(spec.problem, gigabytes))
+    _finish(args, "compare", record, text, _comparison_drawings(found, is_drawn) if args.out else ())
     return 0
 
 
@@ -162,15 +176,20 @@ def _tell(spec: "TheorySpec", found: "Comparison") -> list[str]:
     ]
 
 
-def _comparison_drawings(found: "Comparison") -> "list[Drawing]":
+def _comparison_drawings(found: "Comparison", with_kernels: bool) -> "list[Drawing]":
     from expertp.figures.save import render
-    from expertp.figures.theory import error, loss, router
+    from expertp.figures.theory import error, kernels, loss, router
+    from expertp.theory.compare import largest
 
-    return [
+    drawings = [
         render("loss", loss.draw, loss.data(found)),
         render("router", router.draw, router.data(found)),
         render("error", error.draw, error.data(found)),
     ]
+    if with_kernels:
+        size = largest(found.problem, found.networks)
+        drawings.append(render("kernels", kernels.draw, kernels.data(found.theory, found.networks[size], size)))
+    return drawings
 
 
 def _size(args: argparse.Namespace) -> int:

@@ -116,6 +116,7 @@ THEORY_PICTURES = {
     "loss": ("Loss of networks and of the limit", "Lines: networks, mean over seeds; dashed: the limit."),
     "router": ("Law of the router over experts", "Density of p at the last step; outline: the theory's."),
     "error": ("Distance to the limit over size", "Root mean square over seeds, with fitted slopes."),
+    "kernels": ("Kernels of the stream over pairs of steps", "The limit's, and below those of the largest networks."),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -118,8 +118,10 @@ class Comparison:
         return Approach(dimension, ordered, values, errors, fit_power(zip(values, errors, strict=True)))
 
 
-def compare(problem: Problem, solver: SolverSpec, networks: NetworksSpec, tick: Tick = silent) -> Comparison:
-    """Solve a problem, train networks of several sizes on it, and return both."""
+def compare(
+    problem: Problem, solver: SolverSpec, networks: NetworksSpec, kernels: bool = False, tick: Tick = silent
+) -> Comparison:
+    """Solve a problem, train networks of several sizes on it, and return both; kernels are of the largest networks."""
     sizes = list(dict.fromkeys(networks.sizes))
     for size in sizes:  # before anything takes time
         whole_share(problem, size.E, "E")
@@ -128,20 +130,28 @@ def compare(problem: Problem, solver: SolverSpec, networks: NetworksSpec, tick: 
     solving = solver.replicates * problem.T
     depths = 2 if solver.infinite_depth else 1
     parts = Parts(tick, (depths + len(hidden)) * solving + len(sizes) * training)
-    theory = reference(problem, solver, parts.next(depths * solving))
+    theory = reference(problem, solver, kernels, parts.next(depths * solving))
     laws = {n_hid: law_at(problem, n_hid, solver.replicates, parts.next(solving)) for n_hid in hidden}
     seeds, start = range(networks.seeds), (networks.frame, networks.biases)
-    found = {size: simulate(problem, size, seeds, *start, tick=parts.next(training)) for size in sizes}
+    found = {}
+    for size in sizes:
+        is_seen = kernels and size == largest(problem, sizes)
+        found[size] = simulate(problem, size, seeds, *start, kernels=is_seen, tick=parts.next(training))
     return Comparison(problem, theory, found, laws)
 
 
-def reference(problem: Problem, solver: SolverSpec, tick: Tick = silent) -> Trajectory:
+def largest(problem: Problem, sizes: Iterable[Size]) -> Size:
+    """Return the size with the most weights."""
+    return max(sizes, key=lambda size: size.parameters(problem))
+
+
+def reference(problem: Problem, solver: SolverSpec, kernels: bool = False, tick: Tick = silent) -> Trajectory:
     """Return the limit as something to measure networks by.
 
     A loss that does not fall at every step is none: beyond the edge of stability the noise of networks and of the
     solver alike is amplified from step to step.
     """
-    theory = solve(problem, solver, tick=tick)
+    theory = solve(problem, solver, kernels, tick)
     if not theory.is_monotone:
         step = int(np.argmin(np.diff(theory.loss) < 0)) + 1
         raise InputError(

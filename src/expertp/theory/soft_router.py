@@ -44,7 +44,7 @@ def soft_router(
     """
     sizes = tuple(dict.fromkeys(size for way in ways for size in way.sizes))
     networks = NetworksSpec(sizes=sizes, seeds=n_seeds, frame="orthonormal")
-    found = compare(problem, SolverSpec(replicates=REPLICATES), networks, tick)
+    found = compare(problem, SolverSpec(replicates=REPLICATES), networks, tick=tick)
     return tuple(
         Comparison(
             problem,
