@@ -9,7 +9,7 @@ import numpy as np
 
 from expertp.analysis.balance import LoadBalance, load_balance
 from expertp.figures import style
-from expertp.figures.collapse import Records
+from expertp.figures.collapse import RecordsOf
 from expertp.figures.labels import axis_title, size_label, thinned
 from expertp.study import StudySpec
 
@@ -59,7 +59,7 @@ class BalanceData:
         ]
 
 
-def data(study: StudySpec, records: Records) -> BalanceData:
+def data(study: StudySpec, records: RecordsOf) -> BalanceData:
     """Gather the loads of the zero-shot runs."""
     lines = [
         LoadLine(axis, size_label(study, axis, scale), load, model.n_layer * model.n_exp)

@@ -10,7 +10,7 @@ import numpy as np
 
 from expertp.analysis.collapse import Crossing, crossings, trace
 from expertp.figures import style
-from expertp.figures.collapse import CollapseAxis, CollapseData, Records, lines
+from expertp.figures.collapse import CollapseAxis, CollapseData, RecordsOf, lines
 from expertp.figures.labels import axis_title, known, size_label, thinned
 from expertp.study import StudySpec
 
@@ -65,7 +65,7 @@ class BiggerData:
         ]
 
 
-def data(study: StudySpec, collapsed: CollapseData, records: Records) -> BiggerData:
+def data(study: StudySpec, collapsed: CollapseData, records: RecordsOf) -> BiggerData:
     """Compare neighbours along each axis, from where the base has made half of its way."""
     pairs: list[Pair] = []
     after: dict[str, int] = {}

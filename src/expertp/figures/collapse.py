@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Records of metrics.jsonl by seed: those of a model with a rule set's base hyperparameters, runs that have ended only.
-Records = Callable[[ModelSpec, str], Mapping[int, Sequence[Mapping[str, Any]]]]
+RecordsOf = Callable[[ModelSpec, str], Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def lines(found: Collapse) -> list[tuple[float, Sequence[float], Sequence[float]
     )
 
 
-def data(study: StudySpec, rules: str, records: Records) -> CollapseData:
+def data(study: StudySpec, rules: str, records: RecordsOf) -> CollapseData:
     """Compare the zero-shot runs of a rule set with those of the base, on each axis that it is trained on."""
     names = study.axis_names if rules == study.hps.rules else study.contrasts[rules].axes
     return CollapseData(rules, tuple(_axis(study, rules, axis, records) for axis in names))
 
 
-def _axis(study: StudySpec, rules: str, axis: str, records: Records) -> CollapseAxis:
+def _axis(study: StudySpec, rules: str, axis: str, records: RecordsOf) -> CollapseAxis:
     found = {scale: trace(scale, records(model, rules)) for scale, model in study.models(axis).items()}
     base = found[1.0]
     n_seeds = {scale: len(shared_seeds(base, each)) for scale, each in found.items()}

@@ -62,7 +62,7 @@ def _deviations(shown: collapse.CollapseData) -> dict[str, float]:
     return {each.axis: each.collapse.max_deviation_until_half for each in shown.axes if each.collapse}
 
 
-def _all_records(reading: Reading) -> collapse.Records:
+def _all_records(reading: Reading) -> collapse.RecordsOf:
     """Return what gives the records of a model, and refuses one of which a seed has none."""
 
     def records(model: ModelSpec, rules: str) -> Records:
