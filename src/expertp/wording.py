@@ -1,5 +1,7 @@
 """How models, times and large numbers are called, on a terminal and in a report alike."""
 
+import math
+
 from expertp.spec import ModelSpec
 
 
@@ -26,6 +28,18 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def with_interval(value: float, ends: tuple[float, float], form: str) -> str:
+    """Write a number with its 95% interval, as far as they are known.
+
+    >>> with_interval(0.1, (-0.05, math.nan), "+.2f"), with_interval(math.nan, (0, 1), ".4f")
+    ('+0.10 [-0.05, ?]', '-')
+    """
+    if math.isnan(value):
+        return "-"
+    low, high = ("?" if math.isnan(end) else f"{end:{form}}" for end in ends)
+    return f"{value:{form}} [{low}, {high}]"
 
 
 def describe(model: ModelSpec) -> str:

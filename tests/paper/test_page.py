@@ -39,6 +39,11 @@ def test_an_empty_directory_has_no_page(tmp_path):
         write_page(tmp_path)
 
 
+def test_a_finding_may_have_a_table(tmp_path):
+    put(tmp_path, "softmax", table=[["axis", "drift"], ["width", "+0.1 |x|"]])
+    assert "\n\n| axis | drift |\n|---|---|\n| width | +0.1 \\|x\\| |\n\n" in write_page(tmp_path).read_text()
+
+
 def test_remarks_stand_in_their_sections(tmp_path):
     put(tmp_path, "softmax")
     put(tmp_path, "speedrun")

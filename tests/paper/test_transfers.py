@@ -33,6 +33,15 @@ def test_transfer_does_not_hold_when_one_optimum_moves():
     assert "init" not in why
 
 
+def test_all_that_was_judged_stands_in_a_table():
+    spec = both_grids("t")
+    shown = transfers.transfer("t")({"t": reading(spec, lambda run: valley(run, lr_drift=0.5, init_drift=0.1))})
+    head, lr, init = shown.outcome.table
+    assert head == ("axis", "of", "verdict", "drift, octaves a doubling", "excess, nats")
+    assert lr[:4] == ("width", "lr", "FAIL", "+0.50 [+0.50, +0.50]")
+    assert init[:4] == ("width", "init std", "PASS", "+0.10 [+0.10, +0.10]")
+
+
 def test_transfer_is_inconclusive_when_an_optimum_may_lie_beyond_the_grid():
     verdict, number, why = transfer_of(lr=-3.0, init_drift=0.1)
     assert verdict == UNSURE
@@ -88,7 +97,7 @@ def test_a_control_is_inconclusive_on_the_edge_of_the_grid():
 def test_a_control_all_of_whose_larger_runs_diverge_has_no_drift():
     verdict, number, why = control(lambda run: math.inf if run.model.n_exp == 16 else valley(run))
     assert verdict == HOLDS
-    assert number == "fixed_topk, lr: ? [?, ?] octaves a doubling"
+    assert number == "fixed_topk, lr: unknown"
     assert why == "No transfer: every run at 4 times the base has diverged."
 
 

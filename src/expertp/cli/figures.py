@@ -10,6 +10,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from expertp.cli.arguments import add_workers
@@ -177,10 +178,10 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
                 return 128 + stop.number
             made.append(record)
             if not args.json:
-                print(
-                    f"{finding.name} ({finding.where}): {record['verdict']}\n  {finding.claim}\n  {record['number']}\n"
-                    f"  {record['why']}\n  {record['cost']}\n  {workshop.folder(finding)}"
-                )
+                print(f"{finding.name} ({finding.where}): {record['verdict']}")
+                table = [columns(record["table"])] if record["table"] else []
+                told = (finding.claim, record["number"], record["why"], *table, record["cost"])
+                print(indent("\n".join([*told, str(workshop.folder(finding))]), "  "))
     if args.json:
         print(json.dumps(made))
     if failed:

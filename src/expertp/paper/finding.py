@@ -42,11 +42,13 @@ class Outcome:
         verdict: whether it holds here.
         number: what was measured, in a few words.
         why: one or two sentences that a reader with the figure before them needs.
+        table: all that was judged, where it is more than a sentence can hold; its first row says what columns are.
     """
 
     verdict: Verdict
     number: str
     why: str
+    table: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

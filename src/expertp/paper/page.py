@@ -111,10 +111,19 @@ def as_markdown(records: Sequence[Mapping[str, Any]], remarks: Mapping[str, str]
         lines += ["", f"## {each['name']}", "", f"{each['where']}. {each['claim']}", ""]
         lines += [f"![{picture}](findings/{each['name']}/{picture}.svg)" for picture in each["pictures"]]
         lines += ["", f"**{each['verdict']}**: {each['number']}. {each['why']}", ""]
+        lines += _as_table(each.get("table", ()))
         lines += [remarks[each["name"]], ""] if each["name"] in remarks else []
         text = f" Text: {', '.join(each['text'])}." if each["text"] else ""
         lines += [f"`expertp figures {each['name']}`: {each['cost']}.{text}"]
     return "\n".join([*lines, ""])
+
+
+def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table in Markdown, with an empty line below; nothing where there is none."""
+    if not rows:
+        return []
+    written = [f"| {' | '.join(_in_table(cell) for cell in row)} |" for row in rows]
+    return [written[0], "|---" * len(rows[0]) + "|", *written[1:], ""]
 
 
 def _in_table(text: str) -> str:

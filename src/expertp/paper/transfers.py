@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from expertp.analysis.curves import Curve
@@ -15,9 +15,13 @@ from expertp.figures.save import Drawing, render
 from expertp.paper.finding import Outcome, Readings, Shown, Verdict, verdict_of
 from expertp.report.reading import Reading
 from expertp.study import HP
+from expertp.wording import with_interval
 
 # What a verdict on one axis answers; any other decides nothing.
 ANSWERS: Mapping[str | None, bool] = {"PASS": True, "FAIL": False}
+
+# Reasons that are told in full.
+FEW = 2
 
 
 def transfer(study: str) -> Callable[[Readings], Shown]:
@@ -74,7 +78,7 @@ def longer_horizon(short: str, long: str) -> Callable[[Readings], Shown]:
         moved = ", ".join(shifts) or "unknown"
         number = f"optimum of {axis} at the long horizon beside the base's at the short one, octaves: {moved}"
         drawing = render(long, curves.draw, curves.named_data(axis, drawn_beside))
-        return Shown((drawing,), Outcome(outcome.verdict, f"{number}; {outcome.number}", outcome.why))
+        return Shown((drawing,), replace(outcome, number=f"{number}; {outcome.number}"))
 
     return show
 
@@ -94,8 +98,8 @@ def _across(short: Reading, long: Reading, axis: str, hp: HP) -> dict[str, Curve
 
 def describe_drift(verdict: AxisVerdict) -> str:
     """Say how far an optimum moves, with its interval."""
-    drift, low, high = ("?" if math.isnan(each) else f"{each:+.2f}" for each in (verdict.drift, *verdict.drift_ci))
-    return f"{verdict.axis}, {HP_SHORT[verdict.hp]}: {drift} [{low}, {high}] octaves a doubling"
+    drift = f"{with_interval(verdict.drift, verdict.drift_ci, '+.2f')} octaves a doubling"
+    return f"{verdict.axis}, {HP_SHORT[verdict.hp]}: {'unknown' if math.isnan(verdict.drift) else drift}"
 
 
 def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
@@ -107,9 +111,26 @@ def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
     shown = [each for each in verdicts if each.verdict == "FAIL"] or [
         each for each in verdicts if each.verdict != "PASS"
     ]
-    why = " ".join(f"{each.axis}, {HP_SHORT[each.hp]}: {each.reason}." for each in shown)
+    why = " ".join(f"{each.axis}, {HP_SHORT[each.hp]}: {each.reason}." for each in shown[:FEW])
+    if len(shown) > FEW:
+        why += f" So with {len(shown) - FEW} more, in the table."
     found = verdict_of(ANSWERS.get(each.verdict) for each in verdicts)
-    return Outcome(found, number, why or "Every interval lies within its threshold.")
+    return Outcome(found, number, why or "Every interval lies within its threshold.", _table(verdicts))
+
+
+def _table(verdicts: Sequence[AxisVerdict]) -> tuple[tuple[str, ...], ...]:
+    """Return one row per curve, under what columns are."""
+    rows = [
+        (
+            each.axis,
+            HP_SHORT[each.hp],
+            each.verdict or "not judged",
+            with_interval(each.drift, each.drift_ci, "+.2f"),
+            with_interval(each.excess, each.excess_ci, ".4f"),
+        )
+        for each in verdicts
+    ]
+    return ("axis", "of", "verdict", "drift, octaves a doubling", "excess, nats"), *rows
 
 
 def _lost_above(reading: Reading, verdict: AxisVerdict) -> str:
