@@ -55,12 +55,19 @@ def test_curves_do_not_collapse_when_a_run_diverges_before_half_of_the_drop():
     assert collapse({("one", "width"): falling(until=6)})[0] == HOLDS
 
 
-def fan_in(ours, theirs):
+def fan_in(ours, theirs, other=None):
+    """Judge a study in which larger experts are so far off, under other constants `other` far off if told."""
     axes = {"alpha": {"sizes": [1, 4], **LR}}
-    spec = study("fan-in-down", axes=axes, contrasts={"fan_in_down": {"axes": ["alpha"]}}, **AT_CENTRE)
+    contrasts = {"fan_in_down": {"axes": ["alpha"]}}
+    if other:
+        contrasts["paper"] = {"axes": ["alpha"], "hps": {"constants": "paper"}}
+        contrasts["paper, fan-in"] = {"axes": ["alpha"], "hps": {"constants": "paper", "rules": "fan_in_down"}}
+    spec = study("fan-in-down", axes=axes, contrasts=contrasts, **AT_CENTRE)
+    spec = spec.replace(hps=spec.hps.replace(constants={"router_lr": 0.25}))
 
     def records(run):
-        off = {"expertp": ours, "fan_in_down": theirs}[run.hps.rules]
+        of = other if run.hps.constants == "paper" else (ours, theirs)
+        off = of[run.hps.rules == "fan_in_down"]
         if run.model.alpha_ffn == 1:
             return falling()
         return falling(until=1) if off == math.inf else falling(off)
@@ -80,7 +87,24 @@ def fan_in(ours, theirs):
 )
 def test_fan_in_is_told_from_the_rule_by_the_same_bound(ours, theirs, verdict, both):
     found, number, _ = fan_in(ours, theirs)
-    assert (found, number) == (verdict, f"largest relative difference until half of the drop: {both}")
+    assert (found, number) == (verdict, f"largest relative difference until half of the drop, tuned constants: {both}")
+
+
+@pytest.mark.parametrize(
+    ("tuned", "paper", "verdict"),
+    [
+        ((0.03, 0.01), (0.01, 0.08), HOLDS),
+        ((0.01, 0.08), (0.01, 0.08), HOLDS),
+        ((0.01, 0.08), (0.01, 0.012), NOT),
+        ((0.03, 0.01), (0.01, 0.012), NOT),
+        ((0.03, 0.01), (0.04, 0.08), UNSURE),
+    ],
+)
+def test_constants_with_which_the_rule_keeps_no_collapse_ask_nothing(tuned, paper, verdict):
+    found, number, _ = fan_in(*tuned, paper)
+    assert found == verdict
+    assert number.count("by the rule") == 2
+    assert f"; paper: {100 * paper[0]:.2g}% by the rule" in number
 
 
 def balance(wide, seed_1=None):
