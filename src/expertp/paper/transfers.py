@@ -22,6 +22,8 @@ ANSWERS: Mapping[str | None, bool] = {"PASS": True, "FAIL": False}
 
 # Reasons that are told in full.
 FEW = 2
+# Nats above the best of its size at which a run has failed, as one has that diverges.
+FALLEN = 0.5
 
 
 def transfer(study: str) -> Callable[[Readings], Shown]:
@@ -50,7 +52,9 @@ def no_transfer(study: str) -> Callable[[Readings], Shown]:
             found: Verdict = "HOLDS"
             why = f"No transfer: {verdict.reason}."
         elif lost:
-            found, why = "HOLDS", f"Stability is lost up to twice the base's learning rate: {lost}."
+            found = "HOLDS"
+            fail = f"fail (diverge, or end {FALLEN} nats above the best of their size), and none of the base's"
+            why = f"Stability is lost: {lost} {fail}. As to the optimum itself, {verdict.reason}."
         elif verdict.verdict == "PASS":
             found, why = "DOES NOT HOLD AT THIS SCALE", f"The optimum stays: {verdict.reason}."
         else:
@@ -134,19 +138,23 @@ def _table(verdicts: Sequence[AxisVerdict]) -> tuple[tuple[str, ...], ...]:
 
 
 def _lost_above(reading: Reading, verdict: AxisVerdict) -> str:
-    """Say at which sizes half of the seeds diverge at one to two times the base's learning rate; the base must not."""
-    table, rules = reading.table, reading.study.hps.rules
-    found = {}
-    for scale, curve in table.curves(verdict.axis, rules, verdict.hp).items():
-        near = [
-            n
-            for value, n in zip(curve.log2_values, curve.n_diverged, strict=True)
-            if curve.centre <= value <= curve.centre + 1
-        ]
-        found[scale] = max(near, default=0)
-    if found.get(1.0):
-        return ""
-    seeds = len(reading.study.seeds)
-    return ", ".join(
-        f"{n} of {seeds} seeds diverge at {scale:g} times the base" for scale, n in found.items() if 2 * n >= seeds
-    )
+    """Say where half of a size's runs fail at a learning rate, from the base's on, at which none of the base does."""
+    curves_by_scale = reading.table.curves(verdict.axis, reading.study.hps.rules, verdict.hp)
+    base, told = _failed(curves_by_scale[1.0]), []
+    for scale, curve in curves_by_scale.items():
+        lost = [value for value, n in _failed(curve).items() if 2 * n >= len(curve.seeds) and not base[value]]
+        if lost:
+            n, times = _failed(curve)[min(lost)], 2 ** (min(lost) - curve.centre)
+            where = f"at {scale:g} times the base and {times:g} times its learning rate"
+            told.append(f"{where} {n} of {len(curve.seeds)} seeds")
+    return ", ".join(told)
+
+
+def _failed(curve: Curve) -> dict[float, int]:
+    """Return how many runs diverge, or end far above the best of their size, at each value from the base's on."""
+    best = curve.medians[curve.best_place]
+    return {
+        value: sum(loss > best + FALLEN for loss in cell)
+        for value, cell in zip(curve.log2_values, curve.losses, strict=True)
+        if value >= curve.centre
+    }
