@@ -81,8 +81,9 @@ def test_a_run_that_gets_stuck_has_failed_as_well_as_one_that_diverges():
         is_stuck = run.model.n_exp == 16 and log2_lr(run) == -5 and run.train.seed < 2
         return valley(run, lr=-7.1) + (1.0 if is_stuck else 0.0)
 
-    verdict, _, why = control(stuck)
+    verdict, number, why = control(stuck)
     assert verdict == HOLDS
+    assert number.endswith("; at 4 times the base and 4 times its learning rate 2 of 3 seeds fail")
     assert why.startswith("Stability is lost: at 4 times the base and 4 times its learning rate 2 of 3 seeds fail")
 
 

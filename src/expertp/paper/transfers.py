@@ -59,7 +59,8 @@ def no_transfer(study: str) -> Callable[[Readings], Shown]:
             found, why = "DOES NOT HOLD AT THIS SCALE", f"The optimum stays: {verdict.reason}."
         else:
             found, why = "INCONCLUSIVE", f"{verdict.reason}."
-        return Shown((drawn(reading),), Outcome(found, describe_drift(verdict), why))
+        number = describe_drift(verdict) + (f"; {lost} fail" if lost else "")
+        return Shown((drawn(reading),), Outcome(found, number, why))
 
     return show
 
