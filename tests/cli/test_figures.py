@@ -106,7 +106,7 @@ def test_a_figure_is_made_resumed_and_published(out, tiny_profile, tmp_path, cap
     cells = {path: path.stat().st_mtime_ns for path in (out / "cells").glob("*/summary.json")}
     assert len(cells) >= 12
     assert main(command) == 0
-    assert "12 runs, " in capsys.readouterr().out
+    assert "24 runs, " in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in cells} == cells
 
     docs = tmp_path / "docs"
@@ -119,7 +119,7 @@ def test_a_figure_is_made_resumed_and_published(out, tiny_profile, tmp_path, cap
     again = tmp_path / "again"
     assert main(["figures", "fan-in-down", "--out", str(again), "--cells", str(docs / "cells"), "--workers", "1"]) == 0
     said = capsys.readouterr()
-    assert "12 finished runs taken from" in said.err
+    assert "24 finished runs taken from" in said.err
     assert "to train" not in said.err
     both = [json.loads((each / "findings" / "fan-in-down" / "finding.json").read_text()) for each in (out, again)]
     assert both[0]["verdict"] == both[1]["verdict"]

@@ -37,7 +37,7 @@ def axis_title(axis: str) -> str:
 def size_label(study: StudySpec, axis: str, scale: float) -> str:
     """Return a size in the unit of its axis; a joint scaling has none but the scale."""
     if axis in study.joint:
-        return f"{scale:g}×"
+        return f"{scale:.3g}×"
     return f"{study.size_of(axis, study.models(axis)[scale]):g}"
 
 

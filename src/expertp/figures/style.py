@@ -103,7 +103,7 @@ def scale_ticks(ax: Axes, scales: Sequence[float]) -> None:
     ax.set_xscale("log", base=2)
     values = sorted(set(scales))
     ax.set_xticks(values)
-    ax.set_xticklabels([f"{value:g}×" for value in values])
+    ax.set_xticklabels([f"{value:.3g}×" for value in values])
     ax.xaxis.set_minor_locator(_no_ticks())
     low, high = values[0], values[-1]
     ax.set_xlim(low / 1.25, high * 1.25)
