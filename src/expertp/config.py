@@ -200,12 +200,11 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
     for text in overrides:
         dotted, equals, raw = text.partition("=")
         section, dot, key = dotted.partition(".")
-        spec, is_mapping = _spec_in(sections.get(section)), get_origin(sections.get(section)) is dict
+        spec = _spec_in(sections.get(section))
         if spec is not None and isinstance(sections[section], UnionType) and raw == "null" and not dot:
             spec = None  # an optional section can be left out as a whole
-        has_no_keys = spec is None and not is_mapping
-        if not equals or section not in sections or (dot and has_no_keys) or (spec is not None and not dot):
-            names = [name for name, kind in sections.items() if _spec_in(kind) or get_origin(kind) is dict]
+        names = [name for name, kind in sections.items() if _spec_in(kind) or get_origin(kind) is dict]
+        if not equals or section not in sections or (dot and section not in names) or (spec is not None and not dot):
             plain = [name for name in sections if name not in names]
             raise InputError(f"'{text}' is not an override; {_override_hint(section, names, plain)}")
         try:

@@ -157,7 +157,7 @@ def test_no_result_at_all_is_inconclusive():
 
 def test_a_size_that_always_diverges_is_a_fail():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.model.n_embd == 256 else "finished")
-    assert (seen.verdict, seen.reason) == ("FAIL", "every run at 4 times the base has diverged")
+    assert (seen.verdict, seen.reason) == ("FAIL", "runs at 4 times the base diverge at every value")
     assert seen.excess == math.inf
 
 
@@ -170,7 +170,7 @@ def test_a_target_that_diverges_at_the_bases_optimum_is_a_fail():
 
 def test_a_base_that_always_diverges_needs_smaller_values():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.model.n_embd == 64 else "finished")
-    assert (seen.verdict, seen.reason) == ("INCONCLUSIVE", "every run of the base has diverged")
+    assert (seen.verdict, seen.reason) == ("INCONCLUSIVE", "runs of the base diverge at every value")
     assert seen.needs[0].values == (-11.0, -10.0)
 
 

@@ -159,6 +159,7 @@ def test_a_dry_run_tells_runs_and_hours(capsys):
     [
         (["figures", "transfer"], "no figure 'transfer'; did you mean"),
         (["figures", "softmax", "--profile", "gpu"], "no profile 'gpu'"),
+        (["figures", "softmax", "--to", "x"], "--to belongs to `expertp figures page`, not to softmax"),
         (["figures", "softmax", "--workers", "0"], "--workers: 0 is not a whole number from 1 on"),
         (["figures", "softmax", "--cells", "nowhere"], "--cells nowhere: no such directory"),
         (["figures", "page", "--out", "nowhere"], "nowhere: no findings here"),

@@ -97,6 +97,8 @@ def test_fan_in_is_told_from_the_rule_by_the_same_bound(ours, theirs, verdict, b
 def test_a_distance_that_seeds_have_as_well_decides_nothing():
     assert fan_in(0.01, 0.08, spread=0.01)[0] == HOLDS
     assert fan_in(0.01, 0.08, spread=0.05)[0] == UNSURE
+    # One set of constants that decides does not speak for another that does not.
+    assert fan_in(0.01, 0.08, (0.01, 0.9), spread=0.05)[0] == UNSURE
 
 
 @pytest.mark.parametrize(

@@ -267,11 +267,11 @@ def _decide(seen: _Evidence) -> tuple[Verdict, str, tuple[Need, ...]]:
         return "FAIL", f"{drift}), all of it beyond the {limit:g} that are allowed", ()
     if seen.excess_ci[0] > seen.excess_limit:
         lost = [f"{scale:g}" for scale in seen.curves if scale not in seen.optima]
-        return "FAIL", f"every run at {lost[0]} times the base has diverged" if lost else excess, ()
+        return "FAIL", f"runs at {lost[0]} times the base diverge at every value" if lost else excess, ()
     sides = wider_grid(curves, seen.optima)
     on_edge = [f"{scale:g}" for scale, optimum in seen.optima.items() if optimum.edge]
     if 1.0 not in seen.optima:
-        return "INCONCLUSIVE", "every run of the base has diverged", sides
+        return "INCONCLUSIVE", "runs of the base diverge at every value", sides
     if on_edge:
         where = f"the optimum at {' and '.join(on_edge)} times the base"
         return "INCONCLUSIVE", f"{where} lies on the edge of the grid, which is only a bound", sides

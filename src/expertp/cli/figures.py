@@ -123,7 +123,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
         print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
-        print(f"about {_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
+        print(f"{_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
         print(_describe_time(workshop, findings, args.workers))
     if profile.assumed:
         print("assumed, since the paper does not print it:")
@@ -149,7 +149,9 @@ def _describe_time(workshop: "Workshop", findings: "Sequence[Finding]", workers:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}" if hours >= 0.01 else "0.01 or fewer"
+    if hours < 0.01:
+        return "less than 0.01"
+    return f"about {hours:,.0f}" if hours >= 10 else f"about {hours:.2g}"
 
 
 def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:

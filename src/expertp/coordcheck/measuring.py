@@ -88,8 +88,8 @@ def check_key(runs: Sequence[ProbedRun], steps: int, data_hash: str) -> str:
 
 def check_input(runs: Sequence[ProbedRun], dataset: Dataset) -> None:
     """Refuse what cannot be planned, fed or measured, before anything is trained or written."""
-    for each in runs:
-        check_run(each.run, dataset, resolve_device(each.run.train))
+    for run in {each.run.model: each.run for each in runs}.values():
+        check_run(run, dataset, resolve_device(run.train))
     _probe_tokens(runs[0].run, dataset)
 
 

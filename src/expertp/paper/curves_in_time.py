@@ -97,31 +97,28 @@ def fan_in(readings: Readings) -> Shown:
             shown = collapse.data(study, each, _all_records(reading))
             drawings.append(render(f"collapse-{each}", collapse.draw, shown))
             off[each] = _collapses_by_axis(shown)["alpha"]
-        ours, theirs = (each.max_deviation_until_half for each in off.values())
+        ours, theirs = off.values()
+        both = [f"{100 * each.max_deviation_until_half:.2g}%" for each in (ours, theirs)]
         label = "tuned constants" if name == study.hps.rules else name
-        told.append(f"{label}: {100 * ours:.2g}% by the rule, {100 * theirs:.2g}% by fan-in")
-        answers.append(_is_broken(*off.values()))
+        told.append(f"{label}: {both[0]} by the rule, {both[1]} by fan-in")
+        if _is_kept(ours):
+            is_kept = _is_kept(theirs)
+            answers.append(None if is_kept is None else not is_kept)
     number = f"largest relative difference until half of the drop, {'; '.join(told)}"
     why = (
         f"The rule must stay within {COLLAPSED:.0%}, and fan-in leave this and {FAR_SDS:g} s.d. of the base's seeds. "
         "Constants with which the rule itself leaves its base ask nothing."
     )
-    known = [each for each in answers if each is not None]
-    return Shown(tuple(drawings), Outcome(verdict_of(known or [None]), number, why))
-
-
-def _is_broken(ours: Collapse, theirs: Collapse) -> bool | None:
-    """Answer whether fan-in leaves a collapse that the rule keeps; None where the rule keeps none, or seeds may."""
-    is_kept = _is_kept(theirs)
-    return None if is_kept is None or not _is_kept(ours) else not is_kept
+    return Shown(tuple(drawings), Outcome(verdict_of(answers or [None]), number, why))
 
 
 def _is_kept(found: Collapse) -> bool | None:
     """Answer whether curves lie on the base's until half of the drop; None where its own seeds lie as far apart."""
-    if found.max_deviation_until_half <= COLLAPSED:
+    far = [each for each in found.deviations if each.max_until_half > COLLAPSED]
+    if not far:
         return True
-    left = [each.leaves_at for each in found.deviations if each.leaves_at is not None]
-    return False if left and min(left) <= found.half_drop_step else None
+    has_left = any(each.leaves_at is not None and each.leaves_at <= found.half_drop_step for each in far)
+    return False if has_left else None
 
 
 def imbalance(readings: Readings) -> Shown:

@@ -47,19 +47,18 @@ def no_transfer(study: str) -> Callable[[Readings], Shown]:
     def show(readings: Readings) -> Shown:
         reading = readings[study]
         (verdict,) = reading.verdict.axes
-        lost = _lost_above(reading, verdict)
+        lost, number = _lost_above(reading, verdict), describe_drift(verdict)
         if verdict.verdict == "FAIL":
             found: Verdict = "HOLDS"
             why = f"No transfer: {verdict.reason}."
         elif lost:
-            found = "HOLDS"
+            found, number = "HOLDS", f"{number}; {lost} fail"
             fail = f"fail (diverge, or end {FALLEN} nats above the best of their size), and none of the base's"
             why = f"Stability is lost: {lost} {fail}. As to the optimum itself, {verdict.reason}."
         elif verdict.verdict == "PASS":
             found, why = "DOES NOT HOLD AT THIS SCALE", f"The optimum stays: {verdict.reason}."
         else:
             found, why = "INCONCLUSIVE", f"{verdict.reason}."
-        number = describe_drift(verdict) + (f"; {lost} fail" if lost else "")
         return Shown((drawn(reading),), Outcome(found, number, why))
 
     return show
@@ -141,13 +140,13 @@ def _table(verdicts: Sequence[AxisVerdict]) -> tuple[tuple[str, ...], ...]:
 def _lost_above(reading: Reading, verdict: AxisVerdict) -> str:
     """Say where half of a size's runs fail at a learning rate, from the base's on, at which none of the base does."""
     curves_by_scale = reading.table.curves(verdict.axis, reading.study.hps.rules, verdict.hp)
-    base, told = _failed(curves_by_scale[1.0]), []
+    failed, told = {scale: _failed(curve) for scale, curve in curves_by_scale.items()}, []
     for scale, curve in curves_by_scale.items():
-        lost = [value for value, n in _failed(curve).items() if 2 * n >= len(curve.seeds) and not base[value]]
+        half = len(curve.seeds) / 2
+        lost = {value: n for value, n in failed[scale].items() if n >= half and not failed[1.0][value]}
         if lost:
-            n, times = _failed(curve)[min(lost)], 2 ** (min(lost) - curve.centre)
-            where = f"at {scale:g} times the base and {times:g} times its learning rate"
-            told.append(f"{where} {n} of {len(curve.seeds)} seeds")
+            where = f"at {scale:g} times the base and {2 ** (min(lost) - curve.centre):g} times its learning rate"
+            told.append(f"{where} {lost[min(lost)]} of {len(curve.seeds)} seeds")
     return ", ".join(told)
 
 
@@ -155,7 +154,7 @@ def _failed(curve: Curve) -> dict[float, int]:
     """Return how many runs diverge, or end far above the best of their size, at each value from the base's on."""
     best = curve.medians[curve.best_place]
     return {
-        value: sum(loss > best + FALLEN for loss in cell)
+        value: sum(loss == math.inf or loss > best + FALLEN for loss in cell)
         for value, cell in zip(curve.log2_values, curve.losses, strict=True)
         if value >= curve.centre
     }
