@@ -33,6 +33,12 @@ def test_transfer_does_not_hold_when_one_optimum_moves():
     assert "init" not in why
 
 
+def test_one_curve_is_not_counted():
+    spec = study("t", axes={"width": [32, 64, 128]})
+    _, number, _ = outcome(transfers.transfer("t")({"t": reading(spec, lambda run: valley(run, lr_drift=0.1))}))
+    assert number == "width, lr: +0.10 [+0.10, +0.10] octaves a doubling"
+
+
 def test_all_that_was_judged_stands_in_a_table():
     spec = both_grids("t")
     shown = transfers.transfer("t")({"t": reading(spec, lambda run: valley(run, lr_drift=0.5, init_drift=0.1))})
@@ -123,6 +129,40 @@ def test_a_control_all_of_whose_larger_runs_diverge_has_no_drift():
     assert verdict == HOLDS
     assert number == "fixed_topk, lr: unknown"
     assert why == "No transfer: runs at 4 times the base diverge at every value."
+
+
+def beside(ours, theirs):
+    specs = {name: both_grids(name) for name in ("ours", "theirs")}
+    shown = transfers.same_transfer("ours", "theirs")(
+        {"ours": reading(specs["ours"], ours), "theirs": reading(specs["theirs"], theirs)}
+    )
+    return shown.outcome
+
+
+def test_a_transfer_is_the_same_when_optima_drift_alike_even_if_they_drift():
+    found = beside(lambda run: valley(run, lr_drift=0.5, init_drift=0.1), lambda run: valley(run, lr_drift=0.4))
+    assert found.verdict == HOLDS
+    assert found.number == (
+        "drift of the optimum beside that of theirs, octaves a doubling: "
+        "width, lr +0.10 [+0.10, +0.10]; width, init std +0.10 [+0.10, +0.10]"
+    )
+    head, lr, _ = found.table
+    assert head == ("axis", "of", "drift of ours", "of theirs", "difference")
+    assert lr == ("width", "lr", "+0.50 [+0.50, +0.50]", "+0.40 [+0.40, +0.40]", "+0.10 [+0.10, +0.10]")
+
+
+def test_a_transfer_is_another_when_one_optimum_drifts_otherwise():
+    assert beside(lambda run: valley(run, lr_drift=0.2), lambda run: valley(run, lr_drift=-0.2)).verdict == NOT
+
+
+def test_whether_a_transfer_is_the_same_is_open_on_the_edge_of_a_grid():
+    assert beside(lambda run: valley(run, lr=-3.0), valley).verdict == UNSURE
+
+
+def test_whether_a_transfer_is_the_same_is_open_without_an_optimum():
+    found = beside(lambda run: math.inf if run.model.n_embd > 32 else valley(run), valley)
+    assert found.verdict == UNSURE
+    assert "width, lr -;" in found.number
 
 
 def horizon(short, long):

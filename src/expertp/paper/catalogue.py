@@ -139,8 +139,8 @@ _ALL = (
         "softmax",
         "Fig. 18, appendix D.3",
         "Softmax instead of sigmoid gates does not change the transfer.",
-        ("softmax",),
-        transfers.transfer("softmax"),
+        ("softmax", QUARTER),
+        transfers.same_transfer("softmax", QUARTER),
     ),
     Finding(
         "soft-router",

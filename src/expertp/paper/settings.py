@@ -145,10 +145,11 @@ def decay(readings: Readings) -> Shown:
             continue
         gain = paired(without, best[1])
         is_needless.append(gain.is_at_most(BENEFIT))
-        told.append(f"{label}: tau {best[0]:.2g} gains {gain}")
+        told.append(f"{label}, tau {best[0]:.2g}: {gain}")
     drawing = render("weight-decay", weight_decay.draw, weight_decay.data(sizes))
-    why = f"The best decay of each size beside none; more than {BENEFIT} would be a benefit."
-    return Shown((drawing,), Outcome(verdict_of(is_needless), "; ".join(told), why))
+    number = f"loss without decay minus that with the best one, {'; '.join(told)}"
+    why = f"More than {BENEFIT} would be a benefit; below zero no decay is better than any."
+    return Shown((drawing,), Outcome(verdict_of(is_needless), number, why))
 
 
 def tradeoff(readings: Readings) -> Shown:

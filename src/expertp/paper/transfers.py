@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from expertp.analysis.curves import Curve
+from expertp.analysis.optimum import Interval
 from expertp.analysis.transfer import AxisVerdict, judge_curves
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import Drawing, render
 from expertp.paper.finding import Outcome, Readings, Shown, Verdict, verdict_of
 from expertp.report.reading import Reading
-from expertp.study import HP
+from expertp.study import HP, VerdictSpec
 from expertp.wording import with_interval
 
 # What a verdict on one axis answers; any other decides nothing.
@@ -64,6 +65,49 @@ def no_transfer(study: str) -> Callable[[Readings], Shown]:
     return show
 
 
+def same_transfer(study: str, reference: str) -> Callable[[Readings], Shown]:
+    """Return what shows a study of which the paper says that its optima move as those of a reference do."""
+
+    def show(readings: Readings) -> Shown:
+        reading, allowed = readings[study], (readings[study].study.verdict or VerdictSpec()).drift
+        by_curve = {(each.axis, each.hp): each for each in readings[reference].verdict.axes}
+        rows: list[tuple[str, ...]] = [("axis", "of", f"drift of {study}", f"of {reference}", "difference")]
+        told, answers = [], []
+        for ours in reading.verdict.axes:
+            theirs = by_curve[ours.axis, ours.hp]
+            difference, ends = difference_of((ours.drift, ours.drift_ci), (theirs.drift, theirs.drift_ci))
+            drifts = [with_interval(each.drift, each.drift_ci, "+.2f") for each in (ours, theirs)]
+            what = (ours.axis, HP_SHORT[ours.hp])
+            rows.append((*what, *drifts, with_interval(difference, ends, "+.2f")))
+            told.append(f"{', '.join(what)} {with_interval(difference, ends, '+.2f')}")
+            answers.append(_is_within(ends, allowed))
+        number = f"drift of the optimum beside that of {reference}, octaves a doubling: {'; '.join(told)}"
+        why = f"The whole interval of the difference must lie within {allowed:g}, the drift that a study allows."
+        return Shown((drawn(reading),), Outcome(verdict_of(answers), number, why, tuple(rows)))
+
+    return show
+
+
+def difference_of(ours: tuple[float, Interval], theirs: tuple[float, Interval]) -> tuple[float, Interval]:
+    """Return the difference of two numbers that are known by themselves, and its interval from theirs.
+
+    Each end takes the sides of both intervals that lie its way, and adds them in quadrature (Zou and Donner 2008).
+
+    >>> difference_of((0.5, (0.1, 0.6)), (0.25, (0.0, 0.55)))
+    (0.25, (-0.25, 0.5192582403567252))
+    """
+    (a, (a_low, a_high)), (b, (b_low, b_high)) = ours, theirs
+    return a - b, (a - b - math.hypot(a - a_low, b_high - b), a - b + math.hypot(a_high - a, b - b_low))
+
+
+def _is_within(ends: Interval, allowed: float) -> bool | None:
+    """Answer whether a number is at most `allowed` from zero; None where its interval says both, or is unknown."""
+    low, high = ends
+    if -allowed <= low and high <= allowed:
+        return True
+    return False if low > allowed or high < -allowed else None
+
+
 def longer_horizon(short: str, long: str) -> Callable[[Readings], Shown]:
     """Return what shows a larger model on a longer horizon, judged by where the base's short optimum lies in it."""
 
@@ -111,7 +155,10 @@ def _outcome(verdicts: tuple[AxisVerdict, ...]) -> Outcome:
     told = ", ".join(f"{counts[each]} {each}" for each in ("PASS", "INCONCLUSIVE", "FAIL") if counts[each])
     known = [each for each in verdicts if not math.isnan(each.drift)]
     worst = max(known, key=lambda each: abs(each.drift), default=None)
-    number = f"{len(verdicts)} curves: {told}" + (f"; most drift {describe_drift(worst)}" if worst else "")
+    several = f"{len(verdicts)} curves: {told}"
+    number = f"{several}; most drift {describe_drift(worst)}" if worst else several
+    if len(verdicts) == 1:
+        number = describe_drift(verdicts[0])
     shown = [each for each in verdicts if each.verdict == "FAIL"] or [
         each for each in verdicts if each.verdict != "PASS"
     ]
