@@ -30,12 +30,12 @@ from expertp.coordcheck.slopes import (
     expected_rows,
     expected_slopes,
     judge,
-    modules_of,
 )
 from expertp.data import Dataset, open_dataset
 from expertp.docs_tables import markdown_table
 from expertp.loop import TrainingLoop
 from expertp.probes import CoordinateProbe
+from expertp.spec import ModelSpec
 from expertp.study import StudySpec
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -146,6 +146,11 @@ def test_the_two_updates_add_up_to_the_change(dataset: Dataset) -> None:
     for module in ("attn_q", "attn_v", "attn_o", "router", "logits"):
         change = abs(sizes[module, "size"] - start[module, "size"])
         assert 0 < change <= (sizes[module, "effective"] + sizes[module, "propagated"]) * (1 + 1e-5)
+
+
+def modules_of(model: ModelSpec) -> list[str]:
+    absent = ("ffn_",) if model.ffn == "moe" else ("router", "expert_", "moe_")
+    return [module for module in EXPECTED if not module.startswith(absent)]
 
 
 @pytest.mark.parametrize("model", [{}, {"ffn": "dense", "n_exp": 1, "n_act": 1}])

@@ -24,4 +24,4 @@ def test_what_diverged_or_is_missing_is_not_averaged_away():
     assert paired([3.0, math.nan, 3.0], [3.1, 3.1, 3.2]).n == 2
     alone = paired([3.0], [3.1])
     assert str(alone) == "-0.1000 (one seed)"
-    assert (alone.is_known, alone.is_lower, alone.is_higher) == (False, False, False)
+    assert (alone.is_lower, alone.is_higher) == (False, False)

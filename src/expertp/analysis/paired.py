@@ -47,11 +47,6 @@ class Change:
             return True
         return False if self.mean - self.half_width > bound else None
 
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a mean with an error."""
-        return not (math.isnan(self.mean) or math.isnan(self.error))
-
     def __str__(self) -> str:
         if math.isnan(self.mean):
             return "unknown, a run has diverged"

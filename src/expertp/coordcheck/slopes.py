@@ -218,12 +218,6 @@ def expected_slopes(
     return low, high
 
 
-def modules_of(model: ModelSpec) -> list[str]:
-    """Return the modules that are measured in a model."""
-    absent = ("ffn_",) if model.ffn == "moe" else ("router", "expert_", "moe_")
-    return [module for module in EXPECTED if not module.startswith(absent)]
-
-
 def expected_rows() -> list[tuple[str, ...]]:
     """Return `EXPECTED` as text: a row per module, a cell per check, "1" where nothing should change with scale.
 
