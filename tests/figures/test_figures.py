@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from synthetic import write_study
 
+from expertp.analysis.balance import LoadBalance
+from expertp.analysis.collapse import Collapse
 from expertp.analysis.curves import StudyTable
 from expertp.analysis.optimum import Optimum
 from expertp.analysis.transfer import judge
-from expertp.figures import contrast, curves, drift, excess, expert_shape, scaling
+from expertp.figures import balance, collapse, contrast, curves, drift, excess, expert_shape, scaling
 from expertp.figures.labels import cell, thinned
 from expertp.figures.save import inline_svg, render, to_csv
 from expertp.figures.style import CONTRAST, INK, OURS, RETUNED, SIZE_COLOURS, size_colour
@@ -193,6 +196,25 @@ def test_inline_figures_do_not_share_what_they_refer_to():
     assert "url(#name-p)" in inline
     assert 'href="#name-p"' in inline
     assert "width:96px" in inline
+
+
+def test_a_picture_says_over_how_many_seeds_it_is(table):
+    load = LoadBalance(1.0, (1, 2), (0.1, 0.2), (0.0, 0.0), n_seeds=3)
+    trace = Collapse((1, 2), (3.0, 2.0), (0.1, 0.1), 1, (), window=1)
+    collapsed = collapse.CollapseAxis("width", trace, {1.0: "32"}, {1.0: 3})
+    for draw, shown, seeds in (
+        (curves.draw, curves.data(table, {}), "n = 2–3 seeds"),  # one run is missing
+        (expert_shape.draw, expert_shape.data(table), "n = 3 seeds"),
+        (
+            balance.draw,
+            balance.BalanceData(("width",), (balance.LoadLine("width", "32", load, 8),), 1.0),
+            "n = 3 seeds",
+        ),
+        (collapse.draw, collapse.CollapseData("sp", (collapsed,)), "n = 3 seeds"),
+    ):
+        figure = Figure()
+        draw(figure, shown)
+        assert figure.axes[0].get_ylabel().endswith(seeds)
 
 
 def test_csv_of_nothing_is_a_header():

@@ -10,7 +10,7 @@ import numpy as np
 from expertp.analysis.balance import LoadBalance, load_balance
 from expertp.figures import style
 from expertp.figures.collapse import RecordsOf
-from expertp.figures.labels import axis_title, size_label, thinned
+from expertp.figures.labels import axis_title, seeds_label, size_label, thinned
 from expertp.study import StudySpec
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def draw(figure: Figure, balance: BalanceData) -> None:
         _draw_axis(upper, lower, found)
     grid[0][0].set_ylim(0, balance.most)
     grid[1][0].set_ylim(0, 1)
-    grid[0][0].set_ylabel("max |Load − κ|")
+    seeds = seeds_label(line.load.n_seeds for line in balance.lines)
+    grid[0][0].set_ylabel(f"max |Load − κ|,\nmean of {seeds}")
     grid[1][0].set_ylabel("dead experts")
     style.percent_ticks(grid[1][0])
 

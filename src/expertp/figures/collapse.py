@@ -10,7 +10,7 @@ import numpy as np
 
 from expertp.analysis.collapse import Collapse, collapse, shared_seeds, trace
 from expertp.figures import style
-from expertp.figures.labels import axis_title, known, size_label, thinned
+from expertp.figures.labels import axis_title, known, seeds_label, size_label, thinned
 from expertp.spec import ModelSpec
 from expertp.study import StudySpec
 
@@ -117,7 +117,8 @@ def draw(figure: Figure, curves: CollapseData) -> None:
         for _, _, relative in lines(each.collapse):
             values = np.abs(np.asarray(relative)[np.asarray(each.collapse.steps) > each.collapse.steps[-1] / 50])
             reach = max(reach, float(np.nanmax(values, initial=0.0, where=~np.isnan(values))))
-    grid[0][0].set_ylabel("training loss (nats)")
+    seeds = seeds_label(n for each in curves.axes for n in each.n_seeds.values() if n)
+    grid[0][0].set_ylabel(f"training loss (nats),\nmean of {seeds}")
     grid[1][0].set_ylabel("difference to the base")
     reach = min(0.5, max(0.01, 1.15 * reach))
     for lower in grid[1]:

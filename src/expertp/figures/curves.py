@@ -12,7 +12,7 @@ from expertp.analysis.curves import Curve, StudyTable
 from expertp.analysis.optimum import Optimum, estimate_optimum, pooled_noise
 from expertp.figures import style
 from expertp.figures.cells import LEVEL, strip_above
-from expertp.figures.labels import BASE, HP_TITLES, LOSS, Cell, axis_title, cell, known, size_label
+from expertp.figures.labels import BASE, HP_TITLES, LOSS, Cell, axis_title, cell, known, seeds_label, size_label
 from expertp.study import HP, HPS
 
 if TYPE_CHECKING:
@@ -193,6 +193,8 @@ def draw(figure: Figure, curves: CurvesData) -> None:
     columns, rows = (int(number) for number in curves.shape)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     frame = _frame(curves.panels)
+    cells = [each for panel in curves.panels for line in panel.lines for each in line.cells]
+    seeds = seeds_label(each.runs for each in cells if each.runs)
     for place, each in enumerate(curves.panels):
         row, column = divmod(place, columns)
         ax = grid[row][column]
@@ -201,7 +203,7 @@ def draw(figure: Figure, curves: CurvesData) -> None:
             ax.set_title(title, pad=20 if each.lines else 6)
         _draw_panel(ax, each, frame, _best_of(curves, each.axis))
         if column == _first_drawn(curves.panels[row * columns : (row + 1) * columns]):
-            ax.set_ylabel(LOSS)
+            ax.set_ylabel(f"{LOSS},\nmedian and range of {seeds}")
             ax.tick_params(labelleft=True)
     # None beside the line that ends the range.
     last = frame.high - 0.05 * (frame.high - frame.low)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from expertp.analysis.curves import StudyTable
 from expertp.figures import style
 from expertp.figures.cells import draw_cells, strip_of_diverged
-from expertp.figures.labels import LOSS, Cell, cell, size_label
+from expertp.figures.labels import LOSS, Cell, cell, seeds_label, size_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,5 +100,6 @@ def draw(figure: Figure, shapes: ExpertShapeData) -> None:
         strip_of_diverged([ax], len(WAYS))
     style.scale_ticks(ax, [each.scale for each in shapes.points])
     ax.set_xlabel("expert parameters, total and active (times the base)")
-    ax.set_ylabel(LOSS)
+    seeds = seeds_label(each.losses.runs for each in shapes.points if each.losses.runs)
+    ax.set_ylabel(f"{LOSS},\nmedian and range of {seeds}")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)  # above, where no bar can reach

@@ -137,3 +137,13 @@ def span(values: Iterable[object]) -> str:
     """
     written = [str(value) for value in values]
     return written[0] if written[0] == written[-1] else f"{written[0]}–{written[-1]}"
+
+
+def seeds_label(counts: Iterable[int]) -> str:
+    """Say over how many seeds a picture is.
+
+    >>> seeds_label([4, 3, 4]), seeds_label([1]), seeds_label([])
+    ('n = 3–4 seeds', 'n = 1 seed', 'n = 0 seeds')
+    """
+    n = span(sorted(counts) or [0])
+    return f"n = {n} seed{'' if n == '1' else 's'}"

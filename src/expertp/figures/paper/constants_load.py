@@ -10,7 +10,7 @@ import numpy as np
 
 from expertp.analysis.balance import LoadBalance, load_balance
 from expertp.figures import style
-from expertp.figures.labels import span, thinned
+from expertp.figures.labels import seeds_label, thinned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,7 +110,7 @@ def draw(figure: Figure, found: ConstantsLoadData) -> None:
             ax.set_title(name)
             style.nothing_here(ax, "no run yet")
             continue
-        ax.set_title(f"{name} (n = {span(sorted(each.load.n_seeds for each in curves))} seeds)")
+        ax.set_title(f"{name} ({seeds_label(each.load.n_seeds for each in curves)})")
         _draw_set(ax, found, curves)
     grid[0].set_ylim(0, found.most)
     grid[0].set_ylabel("max |Load − κ|,\nrunning mean")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from expertp.analysis.paired import Change, paired
 from expertp.figures import style
 from expertp.figures.cells import draw_cells, strip_of_diverged
-from expertp.figures.labels import LOSS, Cell, cell, span
+from expertp.figures.labels import LOSS, Cell, cell, seeds_label, span
 from expertp.spec import ModelSpec
 from expertp.wording import count
 
@@ -145,5 +145,5 @@ def _draw_group(ax: Axes, points: Sequence[Point]) -> None:
     )
     ax.set_xlabel(
         f"experts × size of each (alpha_ffn)\n{total} parameters,\n{active} active; "
-        f"n = {span(sorted(each.losses.runs for each in points))} seeds"
+        f"{seeds_label(each.losses.runs for each in points)}"
     )

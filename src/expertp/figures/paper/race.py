@@ -11,7 +11,7 @@ import numpy as np
 
 from expertp.analysis.collapse import Floats, default_window, smoothed
 from expertp.figures import style
-from expertp.figures.labels import LOSS, known, span, thinned
+from expertp.figures.labels import LOSS, known, seeds_label, thinned
 from expertp.wording import count
 
 if TYPE_CHECKING:
@@ -179,8 +179,8 @@ def draw(figure: Figure, race: RaceData) -> None:
     grid[0].xaxis.set_major_formatter(FuncFormatter(lambda value, _place: count(value)))
     grid[0].set_xlabel("tokens")
     grid[1].set_xlabel("seconds of training")
-    seeds = span(sorted(len(each.losses) for each in race.runners) or [0])
-    grid[0].set_ylabel(f"{race.of}\nmean and range of n = {seeds} seeds")
+    seeds = seeds_label(len(each.losses) for each in race.runners)
+    grid[0].set_ylabel(f"{race.of}\nmean and range of {seeds}")
     grid[0].set_ylim(*loss_range(race.runners))
     style.figure_legend(figure, style.handles_of(grid))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from expertp.figures import style
-from expertp.figures.labels import LOSS, axis_title
+from expertp.figures.labels import LOSS, axis_title, seeds_label
 from expertp.fits import Line, fit_line
 from expertp.spec import ModelSpec
 
@@ -83,7 +83,8 @@ def draw(figure: Figure, fits: ScalingFitData) -> None:
     axes = list(dict.fromkeys(each.axis for each in fits.points))
     for ax, counted in zip(grid, COUNTED, strict=True):
         _draw_panel(ax, fits, counted, axes)
-    grid[0].set_ylabel(LOSS)
+    seeds = seeds_label(each.n_seeds for each in fits.points)
+    grid[0].set_ylabel(f"{LOSS},\nmean of {seeds}")
     style.figure_legend(figure, style.handles_of(grid))
 
 

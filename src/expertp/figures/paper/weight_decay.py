@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from expertp.figures import style
 from expertp.figures.cells import draw_cells, strip_of_diverged
-from expertp.figures.labels import LOSS, Cell, cell, span
+from expertp.figures.labels import LOSS, Cell, cell, seeds_label
 from expertp.figures.theory.ticks import round_numbers
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def draw(figure: Figure, decay: WeightDecayData) -> None:
     _tau_ticks(ax, decay)
     if diverged:
         strip_of_diverged([ax], len(diverged))
-    ns = sorted(n for line in decay.lines for each in line.cells if (n := each.runs))
-    ax.set_xlabel(f"τ = steps × learning rate × weight decay (n = {span(ns or [0])} seeds)")
+    ns = [each.runs for line in decay.lines for each in line.cells if each.runs]
+    ax.set_xlabel(f"τ = steps × learning rate × weight decay ({seeds_label(ns)})")
     ax.set_ylabel(LOSS)
     style.legend_above(ax)
 
