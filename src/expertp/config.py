@@ -149,11 +149,6 @@ def build(spec: type[SpecT], data: object, where: str) -> SpecT:
         raise InputError(_first_line(error, where)) from None
 
 
-def to_yaml(spec: Spec) -> str:
-    """Return the YAML text that loads back to an equal spec."""
-    return yaml.safe_dump(spec.to_tree(), sort_keys=False)
-
-
 def run_id(run: RunSpec, data_hash: str) -> str:
     """Return the identity of a run: a hash of all that decides its numbers, of which the data's content is part."""
     tree = run.to_tree()
