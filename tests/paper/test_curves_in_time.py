@@ -38,7 +38,10 @@ def test_curves_collapse_when_all_sizes_stay_close_to_the_base():
     verdict, number, why = collapse({("two", "alpha"): -0.015, ("one", "depth"): 0.3})
     assert verdict == HOLDS
     assert number == "largest relative difference until half of the drop: 1.5% (two, alpha)"
-    assert why == "All 6 axes stay within 2%. Not part of the claim: one, depth 30%, two, depth 1%."
+    assert why.startswith(
+        "All 6 axes stay within 2%. Not part of the claim: one, depth 30%, two, depth 1%. In the pictures"
+    )
+    assert "grey: ± 3 s.d. of the base's seeds" in why
 
 
 def test_curves_do_not_collapse_when_one_size_lies_off():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expertp.analysis.collapse import Collapse, collapse, shared_seeds, trace
+from expertp.analysis.collapse import FAR_SDS, Collapse, collapse, shared_seeds, trace
 from expertp.figures import style
 from expertp.figures.labels import axis_title, known, seeds_label, size_label, thinned
 from expertp.spec import ModelSpec
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# What the marks of the picture mean.
+MARKS = (
+    f"grey: ± {FAR_SDS:g} s.d. of the base's seeds; thin lines: where a size leaves it; "
+    "dotted: where the base has made half of its way"
+)
 # Records of metrics.jsonl by seed: those of a model with a rule set's base hyperparameters, runs that have ended only.
 RecordsOf = Callable[[ModelSpec, str], Mapping[int, Sequence[Mapping[str, Any]]]]
 
@@ -135,9 +140,8 @@ def _draw_axis(upper: Axes, lower: Axes, each: CollapseAxis, found: Collapse) ->
         ax.axvline(found.half_drop_step, color=style.INK, alpha=0.5, linewidth=1, linestyle=(0, (1, 1.5)))
     base, noise = np.asarray(found.base), np.asarray(found.base_sd)
     with np.errstate(divide="ignore", invalid="ignore"):
-        lower.fill_between(
-            steps[shown], (-3 * noise / base)[shown], (3 * noise / base)[shown], color=style.INK, alpha=0.1, linewidth=0
-        )
+        far = (FAR_SDS * noise / base)[shown]
+        lower.fill_between(steps[shown], -far, far, color=style.INK, alpha=0.1, linewidth=0)
     curves = lines(found)
     for place, (scale, losses, relative) in enumerate(curves):
         colour = style.size_colour(place, len(curves))

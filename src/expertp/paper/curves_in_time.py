@@ -24,6 +24,7 @@ from expertp.wording import describe
 COLLAPSED = 0.02
 # The axes of the paper's Finding 1.2; others are drawn, and not judged.
 COLLAPSING = ("width", "experts", "alpha")
+PICTURE = f"In the pictures, {collapse.MARKS}."
 DENSE = "dense, tuned"
 FAN_IN: RuleSetName = "fan_in_down"
 # Two final losses that differ by less are alike, in nats.
@@ -58,7 +59,7 @@ def collapses(studies: Sequence[str]) -> Callable[[Readings], Shown]:
         if others:
             beside = ", ".join(f"{name} {100 * each:.2g}%" for name, each in others.items())
             why += f" Not part of the claim: {beside}."
-        return Shown(tuple(drawings), Outcome(verdict_of(answers), number, why))
+        return Shown(tuple(drawings), Outcome(verdict_of(answers), number, f"{why} {PICTURE}"))
 
     return show
 
@@ -107,7 +108,7 @@ def fan_in(readings: Readings) -> Shown:
     number = f"largest relative difference until half of the drop, {'; '.join(told)}"
     why = (
         f"The rule must stay within {COLLAPSED:.0%}, and fan-in leave this and {FAR_SDS:g} s.d. of the base's seeds. "
-        "Constants with which the rule itself leaves its base ask nothing."
+        f"Constants with which the rule itself leaves its base ask nothing. {PICTURE}"
     )
     return Shown(tuple(drawings), Outcome(verdict_of(answers or [None]), number, why))
 

@@ -244,8 +244,7 @@ def _collapse(reading: Reading, album: Album) -> Section:
                 shown,
                 f"Training curves of all sizes under {rules}, and their difference to the base",
                 f"{rules}, zero-shot. Above: smoothed training loss. Below: relative difference to the base, seed by "
-                "seed; grey: ± 3 s.d. of the base; thin lines: where a size leaves it. Dotted: where the base has made "
-                f"half of its way; {_largest_difference(shown)}.",
+                f"seed; {collapse.MARKS}; {_largest_difference(shown)}.",
                 reading.zero_shot_counts(rules),
             )
         )
