@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from expertp.errors import BusyError
@@ -55,18 +55,36 @@ def exclusive(directory: Path, busy: str) -> Iterator[None]:
     The lock is on the directory itself and leaves no file. A directory that was made here and stays empty goes away.
     """
     was_there = directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = _lock(directory, busy)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(busy) from None
         yield
     finally:
+        if not was_there:
+            with suppress(OSError):  # it is not empty; bad input leaves no trace
+                directory.rmdir()
         os.close(descriptor)
-        if not was_there and not any(directory.iterdir()):  # bad input leaves no trace
-            directory.rmdir()
+
+
+def _lock(directory: Path, busy: str) -> int:
+    """Return a descriptor that locks a directory, made if need be and as often as somebody removes it meanwhile."""
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY)
+        except (FileExistsError, FileNotFoundError):
+            if os.path.lexists(directory) and not directory.is_dir():
+                raise
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), directory.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BusyError(busy) from None
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
 
 
 def _sync_directory(path: Path) -> None:
