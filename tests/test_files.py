@@ -44,6 +44,13 @@ def test_a_file_in_the_way_is_an_error(tmp_path):
         pass
 
 
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "gone", tmp_path / "gone" / "run"):
+        with pytest.raises(OSError, match="gone"), exclusive(path, "busy"):
+            pass
+
+
 def test_one_at_a_time_holds_a_directory_that_comes_and_goes(tmp_path):
     run, at_once = tmp_path / "run", []
 

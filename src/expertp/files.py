@@ -9,6 +9,9 @@ from pathlib import Path
 
 from expertp.errors import BusyError
 
+# How often somebody may remove a directory while it is being locked, before it must be something else.
+REMOVALS = 20
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` so that `path` holds either all of it or what it held before, even after a crash."""
@@ -66,25 +69,28 @@ def exclusive(directory: Path, busy: str) -> Iterator[None]:
 
 
 def _lock(directory: Path, busy: str) -> int:
-    """Return a descriptor that locks a directory, made if need be and as often as somebody removes it meanwhile."""
-    while True:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(directory, os.O_RDONLY)
-        except (FileExistsError, FileNotFoundError):
-            if os.path.lexists(directory) and not directory.is_dir():
-                raise
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), directory.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise BusyError(busy) from None
-        except FileNotFoundError:
-            pass
+    """Return a descriptor that locks a directory, made if need be."""
+    for _ in range(REMOVALS):
+        with suppress(FileExistsError, FileNotFoundError):
+            return _try_lock(directory, busy)
+    return _try_lock(directory, busy)
+
+
+def _try_lock(directory: Path, busy: str) -> int:
+    """Do so, unless whoever had the directory removes it meanwhile."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), directory.stat()):
+            raise FileNotFoundError(directory)
+    except BlockingIOError:
         os.close(descriptor)
+        raise BusyError(busy) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _sync_directory(path: Path) -> None:
