@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Set-up in .venv, then lint, types and tests. Arguments go to pytest: ./test.sh -m slow
+# Set-up in .venv, then lint, types and tests.
+#   ./test.sh               everything that CI runs
+#   ./test.sh quick         lint, types, and the tests that need under a minute in all
+#   ./test.sh -m slow       arguments go to pytest; slow: the full versions of long checks
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$root/scripts/setup.sh" dev
 cd "$root"
+if [ "${1:-}" = quick ]; then
+  shift
+  set -- -m "not slow and not heavy" "$@"
+fi
 ruff format --check .
 ruff check .
 mypy
-pytest -q "$@"
+pytest -q -n auto "$@"

@@ -1,11 +1,11 @@
-"""How gradient entries scale with width, depth, experts and expert size, beside both columns of Adam eps.
+"""Measure how gradient entries scale with width, depth, experts and expert size, and compare with Adam eps.
 
     expertp prepare builtin --out prepared/builtin-1024 --tokenizer bpe --vocab-size 1024
-    python benchmarks/eps_exponents.py prepared/builtin-1024 --out docs/results
+    python -m benchmarks.eps_exponents prepared/builtin-1024 --out docs/results
 
-Writes eps-exponents.csv, and from it eps-exponents.md. Adam's eps must scale like a gradient entry; the rule
-table's `consistent` column says how it should, the `paper` column what the paper prints. Takes about 15 minutes on
-2 cores.
+Writes eps-exponents.csv and eps-exponents.md. Adam's eps must scale like a gradient entry; the rule table has the
+expected exponents (column `consistent`) and those printed in the paper (column `paper`). Takes about 15 minutes on 2
+cores.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from expertp.config import build
 from expertp.data import Dataset, open_dataset
-from expertp.probes import mean_gradient_rms, scaling_exponents
 from expertp.rules import EXPERTP, E, L, Monomial, N, a
 from expertp.spec import RunSpec
+from expertp.training.probes import mean_gradient_rms, scaling_exponents
 
 BASE = {"n_embd": 64, "d_head": 32, "n_layer": 4, "n_exp": 8, "n_act": 2, "alpha_ffn": 1, "context": 64}
 AXES = {
@@ -33,7 +33,7 @@ AXES = {
 }
 MULTIPLIERS = (1, 2, 4)
 TOLERANCE = 0.3
-# Groups whose gradient entries the rule table speaks about; Q and K start flat and are left out, as in the paper.
+# Groups with measurable gradients; Q and K have almost none at init and are excluded, as in the paper.
 GROUPS = ("embedding", "norm", "final_norm", "attn_v", "attn_o", "linear_bias", "router", "expert_up", "expert_down")
 
 
@@ -51,7 +51,7 @@ def make_run(changes: Mapping[str, float], seed: int, vocab_size: int) -> RunSpe
 def measure(
     dataset: Dataset, axis: str, seeds: int, vocab_size: int, first: int = 20, last: int = 60
 ) -> list[dict[str, float]]:
-    """Return one mapping of exponents per seed."""
+    """Return the exponents by group, for each seed."""
     _, sizes = AXES[axis]
     exponents = []
     for seed in range(seeds):
@@ -62,7 +62,7 @@ def measure(
 
 @dataclass(frozen=True)
 class Exponent:
-    """One group's measured exponent along one axis, beside the two columns of the rule table."""
+    """Measured exponent of one group along one axis, with the two columns of the rule table."""
 
     group: str
     axis: str
@@ -85,7 +85,7 @@ def summarise(axis: str, by_seed: list[dict[str, float]]) -> list[Exponent]:
 
 
 def page(table: list[Exponent]) -> str:
-    """Return the markdown page of a table."""
+    """Return the results as a markdown page."""
     place = {(entry.group, entry.axis): entry for entry in table}
     wrong = [e for e in table if abs(e.measured - e.consistent) > TOLERANCE]
     disputed = [e for e in table if e.consistent != e.paper]
@@ -98,7 +98,7 @@ def page(table: list[Exponent]) -> str:
         f" {len(table) - len(wrong)} of {len(table)} lie within {TOLERANCE} of `consistent`; where the columns differ,",
         f"{len(nearer)} of {len(disputed)} lie nearer to `consistent` than to `paper`.",
         "",
-        "Written by `python benchmarks/eps_exponents.py prepared/builtin-1024 --out docs/results`.",
+        "Written by `python -m benchmarks.eps_exponents prepared/builtin-1024 --out docs/results`.",
         "",
         "| group | " + " | ".join(AXES) + " |",
         "|---" * (len(AXES) + 1) + "|",

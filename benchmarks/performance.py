@@ -1,10 +1,10 @@
-"""What docs/performance.md shows: experts and steps beside their peers, growth of cost, peak memory, a profile.
+"""Measurements of docs/performance.md: experts and steps, growth of cost, peak memory, a profile.
 
-    python benchmarks/performance.py --out docs/results/performance.json
-    python benchmarks/performance.py --fill docs/performance.md --out docs/results/performance.json
+    python -m benchmarks.performance --out docs/results/performance.json
+    python -m benchmarks.performance --fill docs/performance.md --out docs/results/performance.json
 
-The first line measures, about 15 minutes on 2 cores; the second writes the tables of the stored numbers into the page.
-`expertp bench` has the comparisons alone.
+The first command measures (about 15 minutes on 2 cores), the second writes tables of the stored numbers to the page.
+`expertp bench` runs only the comparisons.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from torch.profiler import ProfilerActivity, profile
 from expertp.bench import experts, step
 from expertp.bench.experts import Shape
 from expertp.bench.timing import describe_machine, interleaved
-from expertp.docs_tables import fill_blocks, markdown_table
-from expertp.fits import fit_slope
 from expertp.model import transformer
 from expertp.spec import ModelSpec
+from expertp.util.fits import fit_slope
+from scripts.docs_tables import fill_blocks, markdown_table
 
 ROUNDS = 7
 STEP = ModelSpec(n_embd=128, d_head=32, n_layer=4, n_exp=16, n_act=4, alpha_ffn=1, vocab_size=1024, context=256)
 STEP_TOKENS = 4096
-# Per axis the model and tokens of each size; the others stay as above. Experts grow at fixed n_act, n_act at fixed E.
+# Sizes of each axis: (size, model, tokens). n_exp grows at fixed n_act, n_act at fixed n_exp.
 AXES: Mapping[str, Sequence[tuple[float, ModelSpec, int]]] = {
     "tokens": [(t, STEP, t) for t in (2048, 4096, 8192, 16384)],
     "n_embd": [(n, STEP.replace(n_embd=n), STEP_TOKENS) for n in (64, 128, 256, 512)],
@@ -40,7 +40,7 @@ AXES: Mapping[str, Sequence[tuple[float, ModelSpec, int]]] = {
     "n_act": [(k, STEP.replace(n_exp=32, n_act=k), STEP_TOKENS) for k in (2, 4, 8, 16)],
     "n_layer": [(n, STEP.replace(n_layer=n), STEP_TOKENS) for n in (2, 4, 8, 16)],
 }
-# The case of the profile: many small experts, where dispatch costs most.
+# Shape of the profile: many small experts, for which dispatch costs most.
 PROFILED = Shape(64, 16, 0.25)
 MEMORY_MODEL = ModelSpec(n_embd=256, n_layer=4, n_exp=16, n_act=4, vocab_size=50304, context=256)
 MEMORY_TOKENS = 8192
@@ -48,14 +48,14 @@ DTYPE_SHAPES = (Shape(4, 1, 1.0), Shape(16, 4, 1.0), Shape(16, 4, 0.25), Shape(6
 
 
 def growth() -> list[dict[str, Any]]:
-    """Return per axis the sizes, a step's time at each, and the exponent of time in size."""
+    """Return by axis the time of a step at each size, and the exponent of time in size."""
     rows = []
     for axis, points in AXES.items():
         steps = {f"{size:g}": step.training_step(model, "fused", tokens) for size, model, tokens in points}
         ms = interleaved(steps, rounds=ROUNDS, warm_up=1)
         sizes = [size for size, _, _ in points]
         times = [ms[f"{size:g}"] for size in sizes]
-        # The first sizes are paid in overhead, so the last doubling is given too.
+        # Overhead dominates small sizes, so the last doubling is reported too.
         last = math.log2(times[-1] / times[-2]) / math.log2(sizes[-1] / sizes[-2])
         rows.append(
             {"axis": axis, "ms": ms, "exponent": fit_slope(zip(sizes, times, strict=True)), "last_doubling": last}
@@ -65,12 +65,12 @@ def growth() -> list[dict[str, Any]]:
 
 
 def unchunked_cross_entropy(h_TN: Tensor, weight_VN: Tensor, target_T: Tensor) -> Tensor:
-    """The loss as torch computes it, with the logits of the whole batch."""
+    """Return the loss computed from the logits of the whole batch."""
     return F.cross_entropy(F.linear(h_TN, weight_VN), target_T)
 
 
 def peak_memory() -> list[dict[str, Any]]:
-    """Return the peak memory of a step with and without chunks, each in a process of its own."""
+    """Return the peak memory of a step with and without chunks, measured in separate processes."""
     rows = []
     for name in ("chunked", "unchunked", "nothing"):
         command = [sys.executable, __file__, "--peak-of", name]
@@ -81,9 +81,9 @@ def peak_memory() -> list[dict[str, Any]]:
 
 
 def peak_of(name: str) -> int:
-    """Take two steps and return this process's peak memory in KiB; `nothing` only builds the model.
+    """Take two steps and return the peak memory of this process in KiB; `nothing` only builds the model.
 
-    Not `ru_maxrss`: a child's starts at its parent's.
+    `ru_maxrss` cannot be used: in a child process it starts at the parent's value.
     """
     if name == "unchunked":
         transformer.linear_cross_entropy = unchunked_cross_entropy
@@ -96,7 +96,7 @@ def peak_of(name: str) -> int:
 
 
 def profiled() -> list[dict[str, Any]]:
-    """Return the operations that take most of the time of the fused experts, forward and backward."""
+    """Return the operations that take most of the time in the fused experts."""
     run = experts.contestants(PROFILED, n_embd=256, tokens=8192)["fused"]
     for _ in range(3):
         run()
@@ -120,7 +120,7 @@ def cases(compare: Callable[..., Any], shapes: Iterable[Shape], dtype: str) -> l
     return rows
 
 
-# Each part of the page, in its order.
+# Parts of the page in order.
 PARTS: Mapping[str, Callable[[], Any]] = {
     "machine": lambda: asdict(describe_machine()),
     "experts": lambda: [
@@ -135,7 +135,7 @@ PARTS: Mapping[str, Callable[[], Any]] = {
 
 
 def compare_dtypes(n_embd: int, shape: Shape) -> dict[str, Any]:
-    """Return a step's time in both types."""
+    """Return the time of a step in bfloat16 divided by float32."""
     model = STEP.replace(
         n_embd=n_embd, n_exp=shape.n_exp, n_act=shape.n_act, alpha_ffn=shape.alpha_ffn, n_layer=2, vocab_size=4096
     )
@@ -146,7 +146,7 @@ def compare_dtypes(n_embd: int, shape: Shape) -> dict[str, Any]:
 
 
 def tables(numbers: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
-    """Return the blocks of the page by name."""
+    """Return the generated blocks of the page by name."""
     machine = numbers["machine"]
 
     def case_table(cases: Sequence[Mapping[str, Any]]) -> str:
@@ -205,11 +205,11 @@ def tables(numbers: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="JSON", help="where the numbers are")
+    parser.add_argument("--out", type=Path, metavar="JSON", help="file of the measured numbers")
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}; keep the rest"
+        "--only", nargs="+", choices=PARTS, metavar="PART", help=f"measure only some of {', '.join(PARTS)}"
     )
-    parser.add_argument("--fill", type=Path, metavar="PAGE", help="write the tables of stored numbers into a page")
+    parser.add_argument("--fill", type=Path, metavar="PAGE", help="write tables of the stored numbers to a page")
     parser.add_argument("--peak-of", choices=("chunked", "unchunked", "nothing"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peak_of:

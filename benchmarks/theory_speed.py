@@ -1,8 +1,8 @@
-"""How fast the reduced march solves the mean-field limit: against the kernel form, against averaging networks, and how
-its cost grows. `python benchmarks/theory_speed.py [--out DIR]` prints a table and writes theory_speed.json.
+"""Speed of the reduced form: against the kernel form, against averaging networks, and its growth in T, L and P.
 
-Accuracy first: for each solver the least number of neurons (a power of two) is sought at which one replicate lies
-within the wanted distance of a fine reference, root mean square over replicates; then they are timed in turns.
+`python -m benchmarks.theory_speed [--out DIR]` prints the results and writes theory_speed.json. For each solver, the
+smallest number of neurons (a power of two) is found at which one replicate has the required accuracy, root mean square
+over replicates; then the solvers are timed in turns.
 """
 
 import argparse
@@ -16,26 +16,26 @@ import numpy as np
 import torch
 
 from expertp.bench.timing import describe_machine, interleaved
-from expertp.fits import fit_slope
 from expertp.theory import kernel, reduced
 from expertp.theory.compare import rms_distance
 from expertp.theory.finite import Size, simulate
 from expertp.theory.problem import Problem
 from expertp.theory.sampling import Sampling
 from expertp.theory.trajectory import distance
+from expertp.util.fits import fit_slope
 
 ACCURACY, NEAR_LIMIT = 0.003, 0.01
 NODES = 16
-# Large enough for the mean of many to come within that; the mean of narrower ones does not, however many there are.
+# Large enough for the mean of many networks to come within NEAR_LIMIT; the mean of narrower networks never does.
 NETWORKS = Size(256, 64, 64)
 
 
 def least_neurons(solve, problem, reference):
-    """Return how many neurons a node needs for the wanted accuracy."""
+    """Return the number of neurons per node for the required accuracy."""
     for neurons in (2**power for power in range(1, 14)):
         if rms_distance(solve(problem, neurons, 8), reference) <= ACCURACY:
             return neurons
-    raise SystemExit("the accuracy is out of reach")
+    raise SystemExit("no number of neurons reaches the required accuracy")
 
 
 def by_reduced(problem, neurons, replicates=1):
@@ -59,7 +59,7 @@ def against_kernel(rounds):
 
 
 def against_networks():
-    """Average plain networks, four at a time, until their mean is near the limit; the march is timed between them."""
+    """Average networks, four at a time, until their mean is near the limit, and time the reduced form in between."""
     problem = Problem()
     reference = reduced.solve(problem, Sampling(64, 2048, 4)).f
     neurons = least_neurons(by_reduced, problem, reference)
@@ -73,15 +73,15 @@ def against_networks():
         times["by_reduced"].append(1e3 * (between - started))
         times["networks"].append(1e3 * (time.perf_counter() - between))
         if len(outputs) >= 500:
-            raise SystemExit(f"{len(outputs)} networks have not come near the limit")
+            raise SystemExit(f"the mean of {len(outputs)} networks is not near the limit")
     ms = {"by_reduced": float(np.median(times["by_reduced"])), "networks": sum(times["networks"])}
-    size = f"N={NETWORKS.N}, E={NETWORKS.E}, Ne={NETWORKS.n_hid}"
+    size = f"N={NETWORKS.N}, E={NETWORKS.E}, n_hid={NETWORKS.n_hid}"
     ratio = ms["networks"] / ms["by_reduced"]
     return {"neurons": NODES * neurons, "networks": len(outputs), "size": size, "ms": ms, "ratio": ratio}
 
 
 def cost_exponents(rounds):
-    """Return how the march's time grows with T, L and P, all else fixed."""
+    """Return the exponents with which the time of the reduced form grows in T, L and P."""
     values = {"T": (20, 40, 80, 160), "L": (2, 4, 8, 16), "P": (20, 40, 80, 160)}
     found = {}
     for name, sizes in values.items():
@@ -106,10 +106,12 @@ def main():
         "cost": cost_exponents(args.rounds),
     }
     one, other = record["against_kernel"], record["against_networks"]
-    print(f"P=4, T=20, {ACCURACY:.1%} accuracy: {one['ms']['by_reduced']:.1f} ms, kernel form {one['ratio']:.0f}x that")
+    print(
+        f"P=4, T=20, {ACCURACY:.1%} accuracy: {one['ms']['by_reduced']:.1f} ms, kernel form {one['ratio']:.0f}x slower"
+    )
     print(
         f"P=20, T=40: {other['ms']['by_reduced']:.0f} ms; {other['networks']} networks of {other['size']}, "
-        f"whose mean is within {NEAR_LIMIT:.0%}: {other['ratio']:.0f}x that"
+        f"whose mean is within {NEAR_LIMIT:.0%}: {other['ratio']:.0f}x slower"
     )
     for name, each in record["cost"].items():
         times = ", ".join(f"{value}: {ms:.0f}" for value, ms in itertools.zip_longest(each["values"], each["ms"]))

@@ -1,15 +1,16 @@
-"""Write stored measurements of the theory into docs/theory.md, so that page and numbers cannot differ.
+"""Write the stored measurements of the theory into the tables of docs/theory.md.
 
 expertp theory verify --full --out docs/results/theory
 expertp theory size --out docs/results/theory
-python benchmarks/theory_speed.py --out docs/results/theory
-python benchmarks/theory_tables.py
+python -m benchmarks.theory_speed --out docs/results/theory
+python -m benchmarks.theory_tables
 """
 
 import json
 from pathlib import Path
 
-from expertp.docs_tables import fill_blocks, markdown_table
+from expertp.theory.records import SizingRecord
+from scripts.docs_tables import fill_blocks, markdown_table
 
 ROOT = Path(__file__).parents[1]
 PAGE, NUMBERS = ROOT / "docs" / "theory.md", ROOT / "docs" / "results" / "theory"
@@ -29,21 +30,19 @@ def verify_table():
 
 
 def size_table():
-    found = stored("size")
+    found = SizingRecord.from_dict(stored("size"))
     rows = []
-    for each in found["answers"]:
-        alone, best = each["alone"], each["smallest"]
-        sizes = "none" if best is None else ", ".join(f"{key} {value}" for key, value in best.items())
-        parts = ", ".join(f"{key} {alone[key]:.3g}" for key in ("N", "E", "n_hid", "L"))
-        rows.append((f"{each['within']:.0%}", sizes, f"{parts}; alpha_star below {alone['alpha_star']:.2g}"))
-    held_out = found["held_out"]
-    checked = ", ".join(f"{key} {held_out[key]}" for key in ("N", "E", "n_hid", "L"))
-    return "\n\n".join(
-        [
-            markdown_table(("within", "fewest weights", "each alone makes half of that at"), rows),
-            f"Checked at a size that the law has not seen ({checked}): {held_out['predicted']:.2%} predicted, "
-            f"{held_out['measured']:.2%} measured.",
-        ]
+    for each in found.answers:
+        parts = ", ".join(f"{key} {each.alone[key]:.3g}" for key in ("N", "E", "n_hid", "L"))
+        alone = f"{parts}; alpha_star below {each.alone['alpha_star']:.2g}"
+        rows.append((f"{each.within:.0%}", str(each.smallest or "none"), alone))
+    held_out = found.held_out
+    table = markdown_table(
+        ("within", "fewest weights", "value at which one dimension alone contributes half of it"), rows
+    )
+    return (
+        f"{table}\n\nChecked at a size that the law was not fitted to ({held_out}): "
+        f"{held_out.predicted:.2%} predicted, {held_out.measured:.2%} measured."
     )
 
 
@@ -53,17 +52,17 @@ def speed_text():
     exponents = ", ".join(f"{name}^{each['exponent']:.2f}" for name, each in cost.items())
     return (
         markdown_table(
-            ("the reduced march at 0.3% Monte-Carlo error", "times as fast"),
+            ("reduced form at 0.3% Monte-Carlo error", "speed-up"),
             [
-                ("against the kernel form at the same accuracy, P = 4, T = 20", f"{kernel['ratio']:.0f}"),
+                ("over the kernel form at the same accuracy, P = 4, T = 20", f"{kernel['ratio']:.0f}"),
                 (
-                    f"against averaging networks of {networks['size']} until their mean is within 1% of the limit "
-                    f"({networks['networks']} of them), P = 20, T = 40",
+                    f"over averaging {networks['networks']} networks of {networks['size']}, "
+                    "whose mean is within 1% of the limit, P = 20, T = 40",
                     f"{networks['ratio']:.0f}",
                 ),
             ],
         )
-        + f"\n\nIts cost grows as {exponents} (P from 20 to 160)."
+        + f"\n\nThe cost of the reduced form grows as {exponents} (P from 20 to 160)."
     )
 
 

@@ -1,4 +1,4 @@
-"""Shared by all tests: checked tensor shapes, hypothesis without randomness, and golden files."""
+"""Shared by all tests: run-time type checks, deterministic hypothesis, golden files."""
 
 import os
 from collections.abc import Callable
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-# Shape annotations of these modules are checked at run time in tests, and only there.
-install_import_hook(["expertp.model", "expertp.balance", "expertp.optim"], "beartype.beartype")
+# Tests check the annotations of the whole package at run time. A name that a module imports under TYPE_CHECKING only
+# (matplotlib, torch and tokenizers are slow to import) counts as Any.
+install_import_hook("expertp", "typecheck.checked")
 
-# The models of the tests are tiny: one thread is faster than two that wait for each other, also in subprocesses.
+# The models of the tests are tiny: one thread is faster than two, in subprocesses too.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -26,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def matches_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a text with a file of tests/golden, or write that file under --update-golden."""
+    """Compare a text with a file in tests/golden; with --update-golden, write the file instead."""
 
     def check(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -34,7 +35,7 @@ def matches_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]
             path.write_text(text, encoding="utf-8")
         assert path.exists(), f"tests/golden/{name} is missing; run pytest {request.node.nodeid} --update-golden"
         assert text == path.read_text(encoding="utf-8"), (
-            f"tests/golden/{name} differs; if that is meant, run pytest {request.node.nodeid} --update-golden"
+            f"tests/golden/{name} differs; if the change is intended, run pytest {request.node.nodeid} --update-golden"
         )
 
     return check

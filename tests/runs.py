@@ -8,13 +8,14 @@ import numpy as np
 
 from expertp.config import build
 from expertp.spec import RunSpec
-from expertp.study import StudySpec
+from expertp.study.load import build_study
+from expertp.study.spec import StudySpec
 
 VOCAB = 64
 
 
 def write_tokens(path: Path, train: int = 40_000, val: int = 6_000) -> Path:
-    """Write a nanoGPT directory of tokens in which each is decided by the one before it, four times out of five."""
+    """Write a nanoGPT directory of tokens; a token determines the next one with probability 0.8."""
     path.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     rule = random.integers(0, VOCAB, VOCAB)
@@ -59,4 +60,4 @@ def study_tree(
 
 def tiny_study(data: Path, grid: Sequence[float] = (-8, -6), seeds: Sequence[int] = (0, 1), **train: Any) -> StudySpec:
     """Return a tiny study, with changes to its section `train`."""
-    return build(StudySpec, study_tree(data, grid, seeds, **train), "study")
+    return build_study(study_tree(data, grid, seeds, **train), "study:")

@@ -1,6 +1,5 @@
-"""A study directory without training: runs written by the store itself, with losses that are known in advance."""
+"""A study directory without training: runs are written by the store, with known losses."""
 
-import json
 import math
 from pathlib import Path
 from unittest.mock import patch
@@ -8,12 +7,15 @@ from unittest.mock import patch
 import numpy as np
 from runs import VOCAB, write_tokens
 
-from expertp.config import build
 from expertp.data import open_dataset
 from expertp.spec import RunSpec
-from expertp.store import open_run
-from expertp.study import StudySpec, scale_of
-from expertp.study_store import TRIES, StudyDirectory, open_study
+from expertp.study.cells import scale_of
+from expertp.study.load import build_study
+from expertp.study.spec import StudySpec
+from expertp.study.store import TRIES, StudyDirectory, open_study
+from expertp.training.loop import resolved
+from expertp.training.records import RunResult, StepMetrics
+from expertp.training.store import open_run
 
 ENVIRONMENT = {"python": "3.11.7", "torch": "2.13.0", "device": "test machine", "threads": 1}
 STEPS = 40
@@ -21,7 +23,7 @@ NOISE = 0.004
 
 
 def study_spec(data: Path, **changes) -> StudySpec:
-    """Return a small study with two axes and every kind of thing that a study can have."""
+    """Return a small study with several axes, both grids and two arms."""
     tree = {
         "name": "synthetic",
         "base": {
@@ -42,13 +44,13 @@ def study_spec(data: Path, **changes) -> StudySpec:
         },
         "grids": {"log2_lr": [-10, -9, -8, -7, -6, -5, -4], "log2_init_std": [-6, -5, -4, -3, -2]},
         "seeds": [0, 1, 2],
-        "contrasts": {
+        "arms": {
             "sp": {"axes": ["width"], "retune": {"width": [32, 128]}, "hps": {"init_std": 2.0**-3}},
             "fan_in_down": {"axes": ["alpha"]},
         },
         **changes,
     }
-    return build(StudySpec, tree, "study")
+    return build_study(tree, "study:")
 
 
 def final_loss(run: RunSpec) -> float:
@@ -62,7 +64,7 @@ def final_loss(run: RunSpec) -> float:
 
 
 def diverges(run: RunSpec) -> bool:
-    """Return whether a run is one of the two that diverge: the widest models at the highest lr, not every seed."""
+    """Return whether a run diverges: the widest model at the highest lr, two of three seeds."""
     return (
         run.hps.rules == "expertp"
         and run.model.n_embd == 128
@@ -75,11 +77,11 @@ def diverges(run: RunSpec) -> bool:
 def write_study(
     path: Path, study: StudySpec | None = None, skip=lambda _: False, loss=final_loss, diverges=diverges
 ) -> StudyDirectory:
-    """Write a study's directory, all but the runs to be skipped, with one that has failed."""
+    """Write a study's directory without the runs that `skip` selects; one run has failed."""
     data = write_tokens(path.parent / f"{path.name}-tokens")
     directory = open_study(path, study or study_spec(data))
     failed = False
-    with patch("os.fsync"):  # hundreds of small files, and nobody pulls the plug
+    with patch("os.fsync"):  # hundreds of small files need not survive a power failure
         for identity, run in directory.runs.items():
             if skip(run):
                 continue
@@ -89,42 +91,41 @@ def write_study(
                 failed = True
                 continue
             _write_run(directory, identity, run, loss(run), diverges(run))
-    directory.write_table()
+    directory.write_results()
     return directory
 
 
 def _write_run(directory: StudyDirectory, identity: str, run: RunSpec, loss: float, diverged: bool) -> None:
     steps = 13 if diverged else run.train.steps
-    with open_run(directory.place(identity), run, open_dataset(run.train.data), ENVIRONMENT) as place:
-        place.append_metrics(
-            "".join(json.dumps(_record(run, step, steps, loss)) + "\n" for step in range(1, steps + 1))
-        )
+    run, dataset = resolved(run, directory.device), open_dataset(run.train.data)
+    with open_run(directory.place(identity), run, dataset, ENVIRONMENT) as place:
+        place.append_metrics(_record(run, step, steps, loss) for step in range(1, steps + 1))
         place.write_summary(
-            {
-                "status": "diverged" if diverged else "finished",
-                "step": steps,
-                "steps": run.train.steps,
-                "tokens": steps * run.train.batch_tokens,
-                "train_loss": None if diverged else loss,
-                "val_loss": None if diverged else loss,
-                "max_load_deviation": 0.02,
-                "dead_experts": 0,
-                "seconds": 1.0,
-            }
+            RunResult(
+                status="diverged" if diverged else "finished",
+                step=steps,
+                steps=run.train.steps,
+                tokens=steps * run.train.batch_tokens,
+                train_loss=None if diverged else loss,
+                val_loss=None if diverged else loss,
+                max_load_deviation=0.02,
+                dead_experts=0,
+                seconds=1.0,
+            )
         )
 
 
-def _record(run: RunSpec, step: int, steps: int, loss: float) -> dict:
+def _record(run: RunSpec, step: int, steps: int, loss: float) -> StepMetrics:
     done = step / steps
-    return {
-        "step": step,
-        "loss": loss + 1.2 * (1 - done) ** 2,
-        "val_loss": loss if step == steps else None,
-        "lr_factor": 1.0,
-        "tokens": step * run.train.batch_tokens,
-        "max_load_deviation": [0.3 * (1 - done) + 0.02] * run.model.n_layer,
-        "dead_experts": [1 if step < 5 else 0] * run.model.n_layer,
-        "bias_range": [0.1] * run.model.n_layer,
-        "seconds": 0.01 * step,
-        "tokens_per_second": 1000.0,
-    }
+    return StepMetrics(
+        step=step,
+        loss=loss + 1.2 * (1 - done) ** 2,
+        val_loss=loss if step == steps else None,
+        lr_factor=1.0,
+        tokens=step * run.train.batch_tokens,
+        max_load_deviation=(0.3 * (1 - done) + 0.02,) * run.model.n_layer,
+        dead_experts=(1 if step < 5 else 0,) * run.model.n_layer,
+        bias_range=(0.1,) * run.model.n_layer,
+        seconds=0.01 * step,
+        tokens_per_second=1000.0,
+    )

@@ -80,14 +80,15 @@ runs = st.builds(
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("specs", [models, hyperparameters, trainings, runs], ids=["model", "hps", "train", "run"])
 @given(data=st.data())
 def test_a_spec_written_as_yaml_loads_back_equal(specs: st.SearchStrategy[Spec], data: st.DataObject) -> None:
     spec = data.draw(specs)
-    text = yaml.safe_dump(spec.to_tree())
+    text = yaml.safe_dump(spec.to_dict())
     loaded = build(type(spec), yaml.safe_load(text), "spec")
     assert loaded == spec
-    assert yaml.safe_dump(loaded.to_tree()) == text
+    assert yaml.safe_dump(loaded.to_dict()) == text
 
 
 def write(path: Path, **sections: object) -> Path:
@@ -123,7 +124,7 @@ def test_an_override_of_one_constant_starts_from_ones_but_never_silently_drops_a
     ones = write(tmp_path / "ones.yaml", model=MODEL, hps={"lr": 1, "constants": "ones"})
     assert load_base(ones, ["hps.constants.router_lr=2"])[1].constants == {"router_lr": 2.0}
     paper = write(tmp_path / "paper.yaml", model=MODEL, hps={"lr": 1, "constants": "paper"})
-    with pytest.raises(InputError, match=r"hps\.constants is the preset 'paper', which has no keys to change"):
+    with pytest.raises(InputError, match=r"hps\.constants is the preset 'paper', which has no keys"):
         load_base(paper, ["hps.constants.router_lr=2"])
 
 
@@ -173,7 +174,7 @@ def test_an_error_in_a_run_file_names_the_place_that_the_user_wrote(
 def test_a_run_file_needs_its_sections(tmp_path: Path, section: str) -> None:
     sections = {"model": MODEL, "hps": HPS, "train": TRAIN}
     del sections[section]
-    with pytest.raises(InputError, match=f"section '{section}:' is missing; a run has `model:`, `hps:` and `train:`"):
+    with pytest.raises(InputError, match=f"section '{section}:' is missing; a run file has"):
         load_run(write(tmp_path / "run.yaml", **sections))
 
 
@@ -206,7 +207,7 @@ OPERATIONAL = {"data": "elsewhere", "checkpoint_seconds": 1.0, "checkpoint_steps
 
 
 def run_with(section: str, **changes: object) -> RunSpec:
-    tree = RUN.to_tree()
+    tree = RUN.to_dict()
     return RunSpec(**{**tree, section: {**tree[section], **changes}})
 
 
@@ -241,7 +242,7 @@ def test_every_field_of_a_training_is_classified() -> None:
 
 def test_the_data_and_the_permission_to_change_kappa_are_part_of_a_runs_identity() -> None:
     assert run_id(RUN, "data") != run_id(RUN, "other data")
-    allowed = RunSpec(**{**RUN.to_tree(), "allow_kappa_change": True})
+    allowed = RunSpec(**{**RUN.to_dict(), "allow_kappa_change": True})
     assert run_id(allowed, "data") != run_id(RUN, "data")
 
 
@@ -250,7 +251,7 @@ def test_two_runs_share_an_identity_only_if_they_compute_the_same(one: RunSpec, 
     assume(one != two)
 
     def computed(run: RunSpec) -> dict[str, Any]:
-        tree = run.to_tree()
+        tree = run.to_dict()
         return {**tree, "train": {key: value for key, value in tree["train"].items() if key not in OPERATIONAL}}
 
     assert (run_id(one, "data") == run_id(two, "data")) == (computed(one) == computed(two))

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 
-def output_of(name):
-    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False)
+def output_of(name, *arguments):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *arguments], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -26,6 +29,23 @@ def test_plan_in_five_lines():
     assert any(line.startswith("expert_down ") and "lr 0.002844" in line for line in lines)
 
 
+@pytest.mark.heavy
 def test_any_optimizer():
     losses = [float(line.split()[3]) for line in output_of("any_optimizer.py").splitlines()]
     assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.heavy
+def test_study_in_ten_lines(tmp_path):
+    small = ["train.steps=2", "train.eval_every=2", "train.warmup_steps=0", "train.batch_tokens=128"]
+    small += ["train.eval_tokens=128", "seeds=[0, 1]", "grids.log2_lr=[-8, -7]", "grids.log2_init_std=null"]
+    lines = output_of("study_in_ten_lines.py", str(tmp_path), *small).splitlines()
+    assert lines[-2].startswith("width, log2_lr: INCONCLUSIVE")
+    assert Path(lines[-1]) == tmp_path / "study" / "report.html"
+
+
+@pytest.mark.heavy
+def test_theory_in_ten_lines():
+    rows = [line.split() for line in output_of("theory_in_ten_lines.py").splitlines() if line.split()[0].isdigit()]
+    limit, small, large = map(float, rows[-1][1:])
+    assert abs(large - limit) < abs(small - limit)

@@ -201,6 +201,7 @@ def assert_plan_scaled(after: Plan, before: Plan, rules: str, eps_rule: str, siz
         assert_scaled(getattr(after.forward, place), getattr(before.forward, place), powers, sizes, place)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 @pytest.mark.parametrize("eps_rule", EPS_RULES)
 @pytest.mark.parametrize("rules", RULES)
@@ -216,6 +217,7 @@ def test_doubling_a_dimension_changes_every_entry_by_its_power_of_two(
     assert_plan_scaled(plan(base, doubled(target, dimension), hps), plan(base, target, hps), rules, eps_rule, sizes)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("eps_rule", EPS_RULES)
 @pytest.mark.parametrize("rules", RULES)
 @given(data=st.data(), models=pairs())

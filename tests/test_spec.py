@@ -117,7 +117,7 @@ def test_sparsity_hidden_size_and_heads_follow_from_the_shape() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_act": 5}, "n_act=5 is more than n_exp=4; a token visits at most n_exp experts"),
+        ({"n_act": 5}, "n_act=5 is more than n_exp=4"),
         ({"n_embd": 100}, "n_embd=100 is not a multiple of d_head=64; set n_embd=128 or another d_head"),
         ({"n_embd": 10}, "n_embd=10 is not a multiple of d_head=64; set n_embd=64 or another d_head"),
         ({"alpha_ffn": 0.3}, "alpha_ffn*n_embd=38.4 is not an integer >= 1; set alpha_ffn=38/128 for 38 hidden units"),
@@ -175,9 +175,9 @@ def test_gamma_can_be_written_as_a_ratio() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"warmup_steps": 11}, "warmup_steps=11 is more than steps=10; lower it"),
-        ({"schedule": "wsd"}, "decay_steps belongs to schedule=wsd; give both or neither"),
-        ({"decay_steps": 3}, "decay_steps belongs to schedule=wsd; give both or neither"),
+        ({"warmup_steps": 11}, "warmup_steps=11 is more than steps=10"),
+        ({"schedule": "wsd"}, "give both or neither"),
+        ({"decay_steps": 3}, "give both or neither"),
         (
             {"schedule": "wsd", "warmup_steps": 6, "decay_steps": 5},
             "warmup_steps=6 + decay_steps=5 is more than steps=10; shorten one",
@@ -211,3 +211,21 @@ def test_a_batch_is_counted_in_sequences() -> None:
 def test_specs_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         ModelSpec(**SMALL).n_embd = 256
+
+
+def test_equal_runs_have_equal_hashes_and_serve_as_keys() -> None:
+    model = ModelSpec(**SMALL)
+    hps = BaseHPs(lr=0.25, constants={"router_lr": 0.5, "attn_o_lr": 2})
+    run = RunSpec(base=model, model=model, hps=hps, train=TrainSpec(**TRAIN))
+    same = RunSpec(
+        base={**SMALL, "alpha_ffn": 1},
+        model=ModelSpec(**{**SMALL, "n_embd": 256}).replace(n_embd=128),
+        hps={"constants": {"attn_o_lr": "2/1", "router_lr": "1/2"}, "lr": "1/4", "clip": None},
+        train=TRAIN,
+    )
+    loaded = RunSpec(**run.to_dict())
+    assert run == same == loaded
+    assert hash(run) == hash(same) == hash(loaded)
+    assert {run: "found"}[same] == "found"
+    other = run.replace(hps=hps.replace(constants={"router_lr": 0.5}))
+    assert len({run, same, other, run.replace(hps=BaseHPs(lr=0.25))}) == 3

@@ -1,7 +1,7 @@
 """ExpertP: tune a small Mixture-of-Experts language model, train a large one.
 
-What needs torch is imported when it is first asked for, so that plans stay cheap. `expertp.train.train` and
-`expertp.generate.generate` are not repeated here: a name cannot be both a module and its function.
+The public names of the three parts, plan, study and theory. Names that need torch are imported on first use, so that
+`import expertp` stays quick and free of torch.
 """
 
 import importlib
@@ -11,21 +11,48 @@ from expertp.config import load_base, load_run, load_target
 from expertp.errors import InputError
 from expertp.plan import Plan, plan
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, TrainSpec
+from expertp.study.load import load_study
+from expertp.study.spec import StudySpec
 
 if TYPE_CHECKING:
-    from expertp.balance import bias_update
+    from expertp.analysis.transfer import StudyVerdict, Verdict, judge
     from expertp.data.prepare import prepare
-    from expertp.generate import load_model
     from expertp.model.transformer import MoETransformer
-    from expertp.optim import init_parameters, param_groups
+    from expertp.report.build import render_report
+    from expertp.study.sweep import run_study
+    from expertp.study.table import StudyTable
+    from expertp.theory.compare import solve
+    from expertp.theory.finite import simulate
+    from expertp.theory.problem import Problem
+    from expertp.theory.trajectory import Trajectory
+    from expertp.training.balance import bias_update
+    from expertp.training.generate import generate, load_model
+    from expertp.training.optim import init_parameters, param_groups
+    from expertp.training.records import RunResult, StepMetrics
+    from expertp.training.train import train
 
-_LATER = {
-    "bias_update": "expertp.balance",
-    "prepare": "expertp.data.prepare",
-    "load_model": "expertp.generate",
-    "MoETransformer": "expertp.model.transformer",
-    "init_parameters": "expertp.optim",
-    "param_groups": "expertp.optim",
+# Names that are imported on first use -> their modules.
+_LAZY = {
+    "MoETransformer": "model.transformer",
+    "Problem": "theory.problem",
+    "RunResult": "training.records",
+    "StepMetrics": "training.records",
+    "StudyTable": "study.table",
+    "StudyVerdict": "analysis.transfer",
+    "Trajectory": "theory.trajectory",
+    "Verdict": "analysis.transfer",
+    "bias_update": "training.balance",
+    "generate": "training.generate",
+    "init_parameters": "training.optim",
+    "judge": "analysis.transfer",
+    "load_model": "training.generate",
+    "param_groups": "training.optim",
+    "prepare": "data.prepare",
+    "render_report": "report.build",
+    "run_study": "study.sweep",
+    "simulate": "theory.finite",
+    "solve": "theory.compare",
+    "train": "training.train",
 }
 
 __all__ = [
@@ -34,21 +61,37 @@ __all__ = [
     "MoETransformer",
     "ModelSpec",
     "Plan",
+    "Problem",
+    "RunResult",
     "RunSpec",
+    "StepMetrics",
+    "StudySpec",
+    "StudyTable",
+    "StudyVerdict",
     "TrainSpec",
+    "Trajectory",
+    "Verdict",
     "bias_update",
+    "generate",
     "init_parameters",
+    "judge",
     "load_base",
     "load_model",
     "load_run",
+    "load_study",
     "load_target",
     "param_groups",
     "plan",
     "prepare",
+    "render_report",
+    "run_study",
+    "simulate",
+    "solve",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module 'expertp' has no attribute '{name}'")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    return getattr(importlib.import_module(f"expertp.{_LAZY[name]}"), name)

@@ -1,6 +1,6 @@
-"""plan(base, target, hps) -> Plan: what every parameter group of the target is set to, as pure data.
+"""plan(base, target, hps) -> Plan: the settings of every parameter group of the target, as plain data.
 
-Nothing here imports torch: a plan can be made, printed and stored anywhere.
+This module does not import torch.
 """
 
 import math
@@ -21,7 +21,7 @@ from expertp.rules import (
 )
 from expertp.spec import BaseHPs, Counts, ModelSpec
 
-# The groups of the reference model, in the order of the forward pass. The rules know a few more, for models of others.
+# Parameter groups of the reference model, in forward order. The rules have more groups, for other architectures.
 GROUPS = (
     "embedding",
     "unembedding",
@@ -42,7 +42,7 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class Group:
-    """Settings of one parameter group; None where a setting does not apply."""
+    """Settings of one parameter group; None: the setting does not apply."""
 
     init_std: float | None = None
     lr: float | None = None
@@ -62,7 +62,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class Forward:
-    """Factors in the forward pass of the target; `moe_output` is None for a dense model."""
+    """Multipliers in the forward pass of the target; `moe_output` is None for a dense model."""
 
     residual: float
     logits: float
@@ -72,7 +72,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that training the target needs to know about scale."""
+    """Scale-dependent settings for training the target."""
 
     base: ModelSpec
     target: ModelSpec
@@ -83,12 +83,12 @@ class Plan:
     counts: Counts
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as one JSON object."""
+        """Return the plan as plain values that are valid JSON."""
         return {
             "rules": self.hps.rules,
             "eps_rule": self.hps.eps_rule,
-            "base": self.base.to_tree(),
-            "target": self.target.to_tree(),
+            "base": self.base.to_dict(),
+            "target": self.target.to_dict(),
             "multipliers": asdict(self.multipliers),
             "groups": {name: asdict(group) for name, group in self.groups.items()},
             "forward": asdict(self.forward),
@@ -104,19 +104,19 @@ def plan(
     steps: int | None = None,
     allow_kappa_change: bool = False,
 ) -> Plan:
-    """Carry hyperparameters found at `base` over to `target`.
+    """Transfer hyperparameters tuned on `base` to `target`.
 
     Paper: Tables 1 and 2, Section 3.3.
 
     Args:
-        base: the model that `hps` were found on.
-        target: the model to be trained.
-        hps: the base's hyperparameters; they also name the rule set and its options.
-        steps: optimizer steps of the target's run, for `decay: tau`; by default those of the base's run.
-        allow_kappa_change: permit a sparsity other than the base's, where lr is known not to transfer.
+        base: the model on which `hps` were tuned.
+        target: the model to train.
+        hps: the base's hyperparameters, the rule set and its options.
+        steps: optimizer steps of the target's run, used by `decay: tau` (default: the steps of the base's run).
+        allow_kappa_change: permit a sparsity other than the base's; the learning rate then does not transfer.
 
     Returns:
-        A `Plan`; at the base itself its groups are the base's hyperparameters times the constants.
+        The settings of the target. For `target == base` they are the base's hyperparameters times the constants.
 
     >>> small = ModelSpec(n_embd=256, n_layer=4, n_exp=4, n_act=1)
     >>> large = ModelSpec(n_embd=1024, n_layer=8, n_exp=16, n_act=4)
@@ -150,12 +150,12 @@ def plan(
 
 
 def named_constants(constants: str | Mapping[str, float]) -> Mapping[str, float]:
-    """Return the constants of a preset, or those given, by name; what is not there is one."""
+    """Return constants by name, from a preset or a mapping; constants that are not named are 1."""
     return {"ones": {}, "paper": PAPER_CONSTANTS}[constants] if isinstance(constants, str) else constants
 
 
 def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """Turn a preset or a mapping of names such as `router_lr` into {(group, "lr" or "init"): factor}."""
+    """Return {(group, "lr" or "init"): factor} for a preset or a mapping with names such as `router_lr`."""
     resolved: dict[tuple[str, str], float] = {}
     known = constant_names()
     for name, factor in named_constants(constants).items():
@@ -167,15 +167,15 @@ def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, s
         for group in CONSTANT_FAMILIES[family]:
             if (group, what) in resolved:
                 raise InputError(
-                    f"hps.constants.{name}: {what} of group '{group}' is set twice; name a group once, "
-                    "alone or by its family"
+                    f"hps.constants.{name}: {what} of group '{group}' is set twice; name each group once, "
+                    "by itself or by its family"
                 )
             resolved[group, what] = factor
     return resolved
 
 
 def constant_names() -> list[str]:
-    """Return the names that `hps.constants` takes: those of groups that the reference model has."""
+    """Return the names allowed in `hps.constants`: those with a group in the reference model."""
     names = []
     for family, groups in CONSTANT_FAMILIES.items():
         if not set(groups) & set(GROUPS):
@@ -191,8 +191,8 @@ def _check_comparable(base: ModelSpec, target: ModelSpec, allow_kappa_change: bo
         ours, theirs = getattr(target, field), getattr(base, field)
         if ours != theirs:
             raise InputError(
-                f"{field}={ours} in the target but {theirs} in the base; hyperparameters carry over between sizes "
-                "of one architecture, so make them equal"
+                f"{field}={ours} in the target but {theirs} in the base; hyperparameters transfer between sizes "
+                "of one architecture only, so make them equal"
             )
     if target.kappa != base.kappa and not allow_kappa_change:
         n_act = target.n_exp * base.kappa
@@ -228,13 +228,13 @@ def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) ->
 
 
 def _relative_steps(hps: BaseHPs, steps: int | None) -> float:
-    """Length of the target's run relative to the base's, as far as weight decay is concerned."""
+    """Return the factor by which the target's run is longer than the base's, as used by weight decay."""
     if steps is not None and steps < 1:
-        raise InputError(f"steps={steps} is not a length of a run; give a positive number of optimizer steps")
+        raise InputError(f"steps={steps} is not positive; give the number of optimizer steps of the target's run")
     if hps.decay == "independent":
         return 1.0
     if hps.tuned_steps is None:
-        raise InputError("hps.decay=tau keeps steps*lr*wd constant; give hps.tuned_steps, the steps of the base run")
+        raise InputError("hps.tuned_steps is missing; give the steps of the base run, which hps.decay=tau needs")
     return 1.0 if steps is None else steps / hps.tuned_steps
 
 
@@ -256,7 +256,7 @@ def _group(
         init_std = 0.0
     else:
         init_std = hps.init_std * constants.get((name, "init"), 1.0) * row.init(values)
-    # Independent decay keeps lr*wd, tau keeps steps*lr*wd: either way wd carries the inverse of lr's factor.
+    # Independent decay keeps lr*wd constant, tau keeps steps*lr*wd: wd gets the inverse of lr's factor in both cases.
     decay = hps.weight_decay / row.lr(values) / longer if row.decays else 0.0
     return Group(
         init_std=init_std,
@@ -268,8 +268,8 @@ def _group(
 
 def _forward(rules: RuleSet, hps: BaseHPs, values: Mapping[str, float], target: ModelSpec) -> Forward:
     residual = rules.forward.residual
-    # The paper writes 1/L on block outputs, CompleteP's code 1/m_L; they differ by the constant L0. Rule sets without
-    # a depth multiplier have neither.
+    # The paper multiplies block outputs by 1/L, CompleteP's code by 1/m_L; the two differ by the constant L0. Rule sets
+    # without a depth multiplier use neither.
     if hps.residual == "absolute" and residual != ONE:
         residual = 1 / DEPTH
     return Forward(

@@ -1,8 +1,8 @@
-"""The scaling rules: one literal table that reads like the paper's Table 2, and the other rule sets beside it.
+"""Scaling rules: one literal table in the layout of the paper's Table 2, and the rule sets derived from it.
 
 A rule is a monomial in multipliers relative to the base model, m_N = N/N0 (width), m_L = L/L0 (depth),
-m_E = E/E0 (experts) and m_a = a/a0 (expert size), so that at the base every rule is 1. Below, `N`, `L`, `E`
-and `a` stand for these multipliers. Forward multipliers may also use absolute sizes of the target.
+m_E = E/E0 (experts) and m_a = a/a0 (expert size); at the base every rule is 1. In this file `N`, `L`, `E` and `a`
+stand for these multipliers. Forward multipliers may also use absolute sizes of the target.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from expertp.spec import EpsRule, RuleSetName
 
 @dataclass(frozen=True)
 class Monomial:
-    """A product of symbols raised to powers, written as in the paper.
+    """A product of powers of symbols, written as in the paper.
 
     >>> str(N ** Fraction(-1, 2) / a)
     'm_N^-1/2 m_a^-1'
@@ -39,14 +39,14 @@ class Monomial:
         return self * other**-1
 
     def __rtruediv__(self, one: int) -> Monomial:
-        assert one == 1, "a rule has no constant of its own"
+        assert one == 1, "rules have no constant factors"
         return self**-1
 
     def __call__(self, values: Mapping[str, float]) -> float:
-        """Evaluate at the given value of each symbol."""
+        """Evaluate the product; `values` maps symbols to numbers."""
         product = 1.0
         for symbol, power in self.powers:
-            # Integer powers of exact values stay exact: no float exponent where none is needed.
+            # An integer exponent keeps powers of exact values exact.
             exponent = power.numerator if power.denominator == 1 else float(power)
             product *= values[symbol] ** exponent
         return product
@@ -66,7 +66,7 @@ class Monomial:
         return f"{name}^-{exponent}" if caret and power == -1 else f"{symbol}^{power}"
 
     def keep(self, *factors: Monomial) -> Monomial:
-        """Drop every symbol that is not in `factors`."""
+        """Return the product without the symbols that are not in `factors`."""
         kept = {symbol for factor in factors for symbol, _ in factor.powers}
         return Monomial(tuple(term for term in self.powers if term[0] in kept))
 
@@ -82,7 +82,7 @@ def _symbol(name: str) -> Monomial:
 ONE = Monomial()
 N, L, E, a = _symbol("m_N"), _symbol("m_L"), _symbol("m_E"), _symbol("m_a")
 N_gamma = _symbol("m_N^gamma")
-# Absolute sizes of the target: they belong to the architecture and are not 1 at the base.
+# Absolute sizes of the target: part of the architecture, not 1 at the base.
 DEPTH, TWO_DEPTH, D_HEAD, N_ACT = _symbol("L"), _symbol("(2L)"), _symbol("d_head"), _symbol("n_act")
 SYMBOLS = ("m_N", "m_N^gamma", "m_L", "m_E", "m_a", "L", "(2L)", "d_head", "n_act")
 HALF = Fraction(1, 2)
@@ -93,14 +93,14 @@ class Row:
     """The rules of one parameter group.
 
     Args:
-        init: factor on sigma; None when the tensor does not start as noise (see `start`).
-        lr: factor on eta (for the expert bias, on eta_bias). Weight decay, where there is any, has the inverse
-            factor, so that lr times weight decay does not depend on scale (paper, appendix C).
+        init: factor on sigma; None if the tensor is not initialized with noise (see `start`).
+        lr: factor on eta (on eta_bias for the expert bias). Weight decay gets the inverse factor, so that lr times
+            weight decay does not depend on scale (paper, appendix C).
         eps: factor on Adam's eps that scales like the group's gradient entries; None: not an Adam parameter.
-        eps_paper: the same column as the paper prints it.
+        eps_paper: factor on Adam's eps as printed in the paper.
         decays: whether weight decay applies.
         start: "noise", "zero", or "gain" (norms: gain 1, bias 0).
-        where: where the paper says so.
+        where: the place in the paper that states the rule.
     """
 
     init: Monomial | None
@@ -112,13 +112,13 @@ class Row:
     where: str = ""
 
     def adam_eps(self, rule: EpsRule) -> Monomial | None:
-        """Return the chosen eps column."""
+        """Return the eps factor of the chosen column."""
         return self.eps if rule == "consistent" else self.eps_paper
 
 
 @dataclass(frozen=True)
 class ForwardRules:
-    """Multipliers in the forward pass: on block outputs, logits, attention scores q.k, and the sum over experts."""
+    """Forward multipliers: of block outputs, logits, attention scores q.k, and the sum over active experts."""
 
     residual: Monomial
     logits: Monomial
@@ -135,7 +135,7 @@ class RuleSet:
 
 
 def _vector(eps: Monomial, eps_paper: Monomial, where: str, start: str = "zero") -> Row:
-    """Norms and biases: lr of the embedding, no decay."""
+    """Return the row of a norm or bias: constant lr, no weight decay."""
     return Row(None, ONE, eps, eps_paper, decays=False, start=start, where=where)
 
 
@@ -169,7 +169,7 @@ DOWN_PROJECTIONS = ("expert_down", "ffn_down")
 
 
 def _keep(rules: RuleSet, *factors: Monomial) -> RuleSet:
-    """Return a rule set in which only the given multipliers are left; absolute sizes stay."""
+    """Return a rule set that scales with the given multipliers only."""
 
     def kept(rule: Monomial | None) -> Monomial | None:
         return None if rule is None else rule.keep(*factors)
@@ -191,7 +191,7 @@ def _keep(rules: RuleSet, *factors: Monomial) -> RuleSet:
 
 
 def _with_init(rules: RuleSet, groups: tuple[str, ...], init: Monomial, lr: Monomial | None = None) -> RuleSet:
-    """Return a rule set with another init (and lr) in some groups."""
+    """Return a rule set in which some groups have another init (and lr)."""
     changed = {group: replace(rules.rows[group], init=init, lr=lr or rules.rows[group].lr) for group in groups}
     return replace(rules, rows={**rules.rows, **changed})
 
@@ -200,7 +200,7 @@ _PLAIN = _keep(EXPERTP)
 SP = _with_init(
     replace(_PLAIN, forward=replace(_PLAIN.forward, attention_scale=D_HEAD**-HALF)),
     ("attn_o", *DOWN_PROJECTIONS),
-    init=TWO_DEPTH**-HALF,  # GPT-2's residual init: absolute, so not 1 at the base
+    init=TWO_DEPTH**-HALF,  # GPT-2's residual init: an absolute size, not 1 at the base
 )
 MUP = _keep(EXPERTP, N, N_gamma)
 COMPLETEP = _with_init(_keep(EXPERTP, N, N_gamma, L), DOWN_PROJECTIONS, init=(N * a) ** -HALF, lr=1 / (N * a))
@@ -214,7 +214,7 @@ RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "fan_in_down": FAN_IN_DOWN,
 }
 
-# Constant multipliers do not depend on scale. A name is FAMILY_lr or FAMILY_init; a family is one group or several.
+# Constant multipliers do not depend on scale. Names are FAMILY_lr and FAMILY_init; a family is one or more groups.
 CONSTANT_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "attn_qkv": ("attn_qk", "attn_v"),
     "mlp_up": ("expert_up", "ffn_up"),

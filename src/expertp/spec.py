@@ -1,17 +1,20 @@
-"""What a model, its hyperparameters and a run are: frozen, validated values, with parameter and FLOP counts.
+"""Specs of models, hyperparameters and runs: frozen, validated values with parameter and FLOP counts.
 
-Names follow the paper in ASCII. `hps.lr` is linear; grids elsewhere are log2 and say so.
+Names follow the paper in ASCII. `hps.lr` is linear; fields that hold log2 values have `log2_` in their name.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from expertp.util.text import count
 
 RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down"]
 EpsRule = Literal["consistent", "paper"]
@@ -20,12 +23,12 @@ Balance = Literal["proportional", "sign", "aux_loss", "none"]
 Dtype = Literal["float32", "bfloat16", "float64"]
 DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float64"]
 ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
-# Where a power of the width would soon be no number any more.
-MOST_GAMMA = 16
+# Larger powers of the width overflow or vanish.
+MAX_GAMMA = 16
 
 
 def _number(value: object) -> object:
-    """Read "1/4" as 0.25, so that ratios can be written as the paper writes them."""
+    """Read "1/4" as 0.25, so that files can state ratios as the paper does."""
     if isinstance(value, str) and "/" in value:
         try:
             return float(Fraction(value))
@@ -34,51 +37,54 @@ def _number(value: object) -> object:
     return value
 
 
-def _no_power_without_end(gamma: float) -> float:
-    if MOST_GAMMA < gamma < math.inf:
-        raise ValueError(f"{gamma:g} is above {MOST_GAMMA}; .inf is a router that begins at zero")
+def _bounded_gamma(gamma: float) -> float:
+    if MAX_GAMMA < gamma < math.inf:
+        raise ValueError(f"{gamma:g} is above {MAX_GAMMA}; use .inf for a router initialized to zero")
     return gamma
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Ratio = Annotated[Finite, BeforeValidator(_number)]
-Gamma = Annotated[float, BeforeValidator(_number), AfterValidator(_no_power_without_end)]
+Gamma = Annotated[float, BeforeValidator(_number), AfterValidator(_bounded_gamma)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-# In the order of its keys, so that equal mappings are written alike.
+# Sorted by key, so that equal mappings serialize identically.
 Ratios = Annotated[dict[str, Ratio], AfterValidator(lambda ratios: dict(sorted(ratios.items())))]
 
 
 class Spec(BaseModel):
-    """Base of all specs: immutable, and no field that is not declared."""
+    """Base class of all specs: immutable, rejects undeclared fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
+    # Names that fields had in files of earlier versions -> their names now.
+    earlier_names: ClassVar[Mapping[str, str]] = {}
+
     @model_validator(mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, data: Any) -> Any:
+    def _reject_booleans(cls, data: Any) -> Any:
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
-                raise ValueError(f"{key}={str(value).lower()} is not a number or a name")
+                raise ValueError(f"{key}={str(value).lower()} is a boolean; give a number or a name")
         return data
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values, validated like a new one.
+        """Return a copy with some fields replaced, validated again.
 
         >>> ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1).replace(n_embd=128).n_embd
         128
         """
         return type(self)(**{**dict(self), **changes})
 
-    def to_tree(self) -> dict[str, Any]:
-        """Return the plain tree that loads back to an equal spec and is valid JSON (infinity is a string)."""
-        tree: dict[str, Any] = json.loads(self.model_dump_json())
-        return tree
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that are valid JSON and load back to an equal spec (infinity is a string)."""
+        plain: dict[str, Any] = json.loads(self.model_dump_json())
+        return plain
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of parameters: exact, and by the paper's two formulas (appendix A), which leave out the router."""
+    """Parameter counts: exact, and by the formulas of the paper's appendix A, which omit the router."""
 
     total: int
     active: int
@@ -89,7 +95,9 @@ class Counts:
 
 
 class ModelSpec(Spec):
-    """The shape of one model (paper, Section 3.1 and appendix A).
+    """Shape of one model.
+
+    Paper: Section 3.1 and appendix A.
 
     >>> base = ModelSpec(n_embd=512, n_layer=8, n_exp=4, n_act=1)
     >>> base.kappa, base.n_hid, round(base.counts().paper_total / 1e6, 1)
@@ -97,25 +105,23 @@ class ModelSpec(Spec):
     """
 
     n_embd: int = Field(gt=0, description="width of the residual stream")
-    n_layer: int = Field(gt=0, description="depth: blocks of attention + FFN")
+    n_layer: int = Field(gt=0, description="depth: number of blocks (attention + FFN)")
     d_head: int = Field(64, gt=0, description="size of an attention head, the same at every width")
-    n_exp: int = Field(1, gt=0, description="experts per layer; to be given unless ffn is dense")
-    n_act: int = Field(1, gt=0, description="experts that each token visits")
-    alpha_ffn: Ratio = Field(1.0, gt=0, lt=1e6, description="hidden size of an expert (or dense FFN) / n_embd")
-    vocab_size: int = Field(50304, gt=0, description="rows of the token table")
+    n_exp: int = Field(1, gt=0, description="experts per layer; required unless ffn is dense")
+    n_act: int = Field(1, gt=0, description="active experts per token")
+    alpha_ffn: Ratio = Field(1.0, gt=0, lt=1e6, description="hidden size of an expert (or of the dense FFN) / n_embd")
+    vocab_size: int = Field(50304, gt=0, description="rows of the token embedding")
     context: int = Field(1024, gt=0, description="tokens per sequence")
-    gate: Literal["sigmoid", "softmax"] = Field("sigmoid", description="mixing coefficients")
-    tied_embeddings: bool = Field(True, description="the token table is also the unembedding")
+    gate: Literal["sigmoid", "softmax"] = Field("sigmoid", description="gate function of the router")
+    tied_embeddings: bool = Field(True, description="use the token embedding as the unembedding")
     linear_bias: bool = Field(False, description="biases in attention and dense FFN layers")
     ffn: Literal["moe", "dense"] = Field("moe", description="mixture of experts, or a dense FFN")
     activation: Literal["gelu"] = Field("gelu", description="non-linearity of the FFN")
 
     @model_validator(mode="after")
-    def _is_a_model(self) -> ModelSpec:
+    def _check_shape(self) -> ModelSpec:
         if self.n_act > self.n_exp:
-            raise ValueError(
-                f"n_act={self.n_act} is more than n_exp={self.n_exp}; a token visits at most n_exp experts"
-            )
+            raise ValueError(f"n_act={self.n_act} is more than n_exp={self.n_exp}; set n_act to n_exp or less")
         if self.n_embd % self.d_head:
             near = max(self.d_head, round(self.n_embd / self.d_head) * self.d_head)
             raise ValueError(
@@ -138,7 +144,7 @@ class ModelSpec(Spec):
 
     @property
     def kappa(self) -> Fraction:
-        """Sparsity: the fraction of experts that a token visits."""
+        """Sparsity: the fraction of experts that are active per token."""
         return Fraction(self.n_act, self.n_exp)
 
     @property
@@ -148,15 +154,28 @@ class ModelSpec(Spec):
 
     @property
     def n_head(self) -> int:
-        """Attention heads; they grow with width at fixed d_head."""
+        """Attention heads; their number grows with width at fixed d_head."""
         return self.n_embd // self.d_head
 
+    def describe(self) -> str:
+        """Return the shape and the parameter counts in one line.
+
+        >>> ModelSpec(n_embd=512, n_layer=8, n_exp=4, n_act=1).describe()
+        'n_embd 512, n_layer 8, E4A1, alpha_ffn 1: 51.5M parameters, 38.9M active'
+        """
+        counts = self.counts()
+        ffn = f"E{self.n_exp}A{self.n_act}" if self.ffn == "moe" else "dense"
+        return (
+            f"n_embd {self.n_embd}, n_layer {self.n_layer}, {ffn}, alpha_ffn {self.alpha_ffn:g}: "
+            f"{count(counts.total)} parameters, {count(counts.active)} active"
+        )
+
     def dense_twin(self) -> ModelSpec:
-        """Return the dense model with the same active shape: one FFN as wide as all of a token's experts."""
+        """Return the dense model with the same active shape: one FFN as wide as all active experts together."""
         return self.replace(ffn="dense", n_exp=1, n_act=1, alpha_ffn=self.n_act * self.alpha_ffn)
 
     def counts(self) -> Counts:
-        """Count parameters; the router and everything outside the experts is always active."""
+        """Count parameters; the router and everything outside the experts are always active."""
         n, h = self.n_embd, self.n_hid
         tables = n * (self.vocab_size + self.context)
         attention = 4 * n * n + (4 * n if self.linear_bias else 0)
@@ -182,10 +201,10 @@ class ModelSpec(Spec):
         )
 
     def flops_per_token(self) -> int:
-        """Training FLOPs per token, forward and backward.
+        """Return training FLOPs per token, forward and backward.
 
-        6 per active parameter (unembedding included, lookups in the tables not) and 12 n_layer n_embd context for
-        attention scores and values, not halved for causality.
+        6 per active parameter (with the unembedding, without embedding lookups) + 12 n_layer n_embd context for
+        attention scores and values, not halved for causal masking.
         """
         parameters = self.counts().non_embedding_active
         if self.tied_embeddings:
@@ -194,59 +213,66 @@ class ModelSpec(Spec):
 
 
 class BaseHPs(Spec):
-    """Hyperparameters found at the base model; they mean nothing without the base they belong to."""
+    """Hyperparameters tuned on the base model; they are valid only together with that base."""
 
     lr: Ratio = Field(gt=0, description="Adam learning rate eta, linear")
-    init_std: Ratio = Field(0.02, gt=0, description="init standard deviation sigma")
+    init_std: Ratio = Field(0.02, gt=0, description="standard deviation sigma of the init")
     adam_eps: Finite = Field(1e-12, gt=0, description="Adam epsilon")
     betas: tuple[Beta, Beta] = Field((0.9, 0.95), description="Adam beta_1 and beta_2")
-    weight_decay: Finite = Field(0.0, ge=0, description="lambda of torch's AdamW, coupled to lr")
-    bias_lr: Finite = Field(0.1, ge=0, description="eta_bias of the expert biases; never scaled")
-    gamma: Gamma = Field(1.0, ge=0.5, description="router init is sigma m_N^-gamma; .inf is a zero router")
+    weight_decay: Finite = Field(0.0, ge=0, description="lambda of torch's AdamW, which multiplies it by lr")
+    bias_lr: Finite = Field(0.1, ge=0, description="learning rate eta_bias of the expert biases; never scaled")
+    gamma: Gamma = Field(1.0, ge=0.5, description="router init std is sigma m_N^-gamma; .inf: zero init")
     rules: RuleSetName = Field("expertp", description="scaling rule set")
-    eps_rule: EpsRule = Field("consistent", description="column of Adam eps")
-    residual: Literal["relative", "absolute"] = Field("relative", description="1/m_L or 1/L on block outputs")
-    decay: Literal["independent", "tau"] = Field("independent", description="keep lr*wd, or steps*lr*wd, constant")
-    tuned_steps: int | None = Field(None, gt=0, description="steps of the base run; needed by decay: tau")
+    eps_rule: EpsRule = Field("consistent", description="which column of the rule table sets Adam eps")
+    residual: Literal["relative", "absolute"] = Field("relative", description="scale block outputs by 1/m_L or 1/L")
+    decay: Literal["independent", "tau"] = Field("independent", description="keep lr*wd or steps*lr*wd constant")
+    tuned_steps: int | None = Field(None, gt=0, description="steps of the base run; required by decay: tau")
     constants: Literal["ones", "paper"] | Ratios = Field(
-        "ones", description="constant multipliers per group: a preset, or a mapping such as {router_lr: 1/16}"
+        "ones", description="constant multipliers by parameter group: a preset, or a mapping such as {router_lr: 1/16}"
     )
-    clip: float | None = Field(None, gt=0, description="global gradient norm, or null for no clipping")
+    clip: float | None = Field(None, gt=0, description="largest global gradient norm; null: no clipping")
+
+    def __hash__(self) -> int:
+        # A mapping of constants is not hashable; all other values are.
+        constants = self.constants if isinstance(self.constants, str) else frozenset(self.constants.items())
+        return hash(tuple(dict(self, constants=constants).values()))
 
 
 class TrainSpec(Spec):
-    """How one run goes: data, length, batch, schedule, numerics and bookkeeping."""
+    """Training settings of one run: data, length, batch, schedule, numerics, logging and checkpoints."""
 
-    data: str = Field(description="directory of token shards, written by `expertp prepare`")
+    data: str = Field(description="directory of token shards written by `expertp prepare`")
     steps: int = Field(gt=0, description="optimizer steps")
-    batch_tokens: int = Field(gt=0, description="tokens per optimizer step, a multiple of context")
+    batch_tokens: int = Field(gt=0, description="tokens per optimizer step; a multiple of context")
     micro_batch: int | None = Field(None, gt=0, description="sequences per forward pass; null: the whole batch")
-    schedule: Schedule = Field("constant", description="after warm-up: constant, cosine to zero, or wsd")
+    schedule: Schedule = Field("constant", description="lr after warm-up: constant, cosine to zero, or wsd")
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
     decay_steps: int | None = Field(None, gt=0, description="wsd: steps of the final linear decay to zero")
     dtype: DtypeOrAuto = Field(
         "float32",
-        description="compute type; weights and optimizer stay float32 under bfloat16; auto: by device and shape",
+        description="compute dtype; bfloat16 keeps weights and optimizer state in float32; auto: by device and shape",
     )
-    seed: int = Field(0, ge=0, description="of init and data order")
+    seed: int = Field(0, ge=0, description="seed of init and data order")
     eval_every: int = Field(100, ge=0, description="steps between validations; 0: never")
-    eval_tokens: int = Field(65536, gt=0, description="validation tokens, the same in every run")
+    eval_tokens: int = Field(65536, gt=0, description="validation tokens; the same tokens in every run")
     log_every: int = Field(1, gt=0, description="steps between records in metrics.jsonl")
-    diverge_above: float | None = Field(None, gt=0, description="loss that ends a run; null: 2 ln(vocab_size)")
-    balance: Balance = Field("proportional", description="how expert load is balanced")
-    aux_weight: Finite = Field(0.01, ge=0, description="weight of the auxiliary loss under balance: aux_loss")
-    expert_backend: ExpertBackend = Field("auto", description="how experts are computed")
+    diverge_above: float | None = Field(
+        None, gt=0, description="loss above which a run diverges; null: 2 ln(vocab_size)"
+    )
+    balance: Balance = Field("proportional", description="load balancing method")
+    aux_weight: Finite = Field(0.01, ge=0, description="weight of the auxiliary loss, for balance: aux_loss")
+    expert_backend: ExpertBackend = Field("auto", description="implementation of the experts")
     activation_checkpointing: bool = Field(False, description="recompute blocks in the backward pass")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is one")
-    checkpoint_seconds: float = Field(30.0, gt=0, description="time between checkpoints: about what a crash can cost")
-    checkpoint_steps: int | None = Field(None, gt=0, description="checkpoint every so many steps as well")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
+    checkpoint_seconds: float = Field(30.0, gt=0, description="seconds between checkpoints")
+    checkpoint_steps: int | None = Field(None, gt=0, description="additionally, steps between checkpoints")
 
     @model_validator(mode="after")
-    def _is_a_schedule(self) -> TrainSpec:
+    def _check_schedule(self) -> TrainSpec:
         if self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps={self.warmup_steps} is more than steps={self.steps}; lower it")
+            raise ValueError(f"warmup_steps={self.warmup_steps} is more than steps={self.steps}; reduce warmup_steps")
         if (self.schedule == "wsd") != (self.decay_steps is not None):
-            raise ValueError("decay_steps belongs to schedule=wsd; give both or neither")
+            raise ValueError("decay_steps and schedule=wsd require each other; give both or neither")
         if self.decay_steps is not None and self.warmup_steps + self.decay_steps > self.steps:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} + decay_steps={self.decay_steps} is more than "
@@ -256,21 +282,21 @@ class TrainSpec(Spec):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a whole run."""
+        """Training tokens of the whole run."""
         return self.steps * self.batch_tokens
 
 
 class RunSpec(Spec):
-    """One training run: the model, the base its hyperparameters belong to, the hyperparameters, and how to train."""
+    """One training run: the model, the base model, the base's hyperparameters, and the training settings."""
 
     base: ModelSpec
     model: ModelSpec
     hps: BaseHPs
     train: TrainSpec
-    allow_kappa_change: bool = Field(False, description="permit another sparsity than the base's (negative control)")
+    allow_kappa_change: bool = Field(False, description="permit a sparsity other than the base's (negative control)")
 
     @model_validator(mode="after")
-    def _batch_fits(self) -> RunSpec:
+    def _check_batch(self) -> RunSpec:
         train, context = self.train, self.model.context
         if train.batch_tokens % context:
             near = max(1, round(train.batch_tokens / context)) * context

@@ -1,27 +1,40 @@
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from analysis.surfaces import size_of
 
-from expertp.analysis.collapse import Trace, collapse, crossings, smoothed
+from expertp.analysis.collapse import collapse, crossings, smoothed
+from expertp.analysis.seed_curves import SeedCurves
 
 STEPS = 400
 T = np.arange(1, STEPS + 1)
 BASE = 3 + 4 * np.exp(-T / 60)
 
 
-def make_trace(scale, curve=BASE, seeds=(0, 1, 2), batch_noise=0.05, own_noise=0.002):
-    """Return losses of which most noise belongs to the batch, and batches to the seed."""
-    losses = {}
+def make_losses(scale, curve=BASE, seeds=(0, 1, 2), batch_noise=0.05, own_noise=0.002):
+    """Return training losses of which most noise belongs to the batch, and batches to the seed."""
+    losses = []
     for seed in seeds:
         batches = np.random.default_rng(seed).standard_normal(STEPS)
         own = np.random.default_rng((seed, int(scale * 10))).standard_normal(STEPS)
-        losses[seed] = tuple((curve + batch_noise * batches + own_noise * own).tolist())
-    return Trace(scale, tuple(T.tolist()), losses)
+        losses.append(curve + batch_noise * batches + own_noise * own)
+    return SeedCurves(tuple(seeds), tuple(T.tolist()), np.array(losses))
+
+
+def by_size(*curves, **changes):
+    """Return training losses by size, given as scales or as pairs of a scale and its curve or losses."""
+    pairs = [each if isinstance(each, tuple) else (each, BASE) for each in curves]
+    return {
+        size_of(scale): losses if isinstance(losses, SeedCurves) else make_losses(scale, losses, **changes)
+        for scale, losses in pairs
+    }
 
 
 def test_curves_that_lie_on_each_other_never_leave():
-    seen = collapse(make_trace(1.0), [make_trace(2.0), make_trace(4.0)])
+    seen = collapse(make_losses(1.0), by_size(2.0, 4.0))
     assert [each.leaves_at for each in seen.deviations] == [None, None]
     assert seen.max_deviation_until_half < 0.002
     assert seen.window == 9
@@ -29,7 +42,7 @@ def test_curves_that_lie_on_each_other_never_leave():
 
 def test_a_scale_leaves_where_its_curve_does():
     apart = BASE - 0.004 * np.maximum(T - 200, 0)
-    seen = collapse(make_trace(1.0), [make_trace(2.0), make_trace(4.0, apart)])
+    seen = collapse(make_losses(1.0), by_size(2.0, (4.0, apart)))
     on, off = seen.deviations
     assert on.leaves_at is None
     # 3 s.d. of the smoothed base are about 3 * 0.05 / sqrt(9) nats, 13 steps at 0.004 a step.
@@ -39,7 +52,7 @@ def test_a_scale_leaves_where_its_curve_does():
 
 def test_half_of_the_drop_ends_the_bound_on_early_deviations():
     early, late = BASE * (1 + 0.05 * (T == 20)), BASE * (1 + 0.05 * (T > 100))
-    seen = collapse(make_trace(1.0), [make_trace(2.0, early), make_trace(4.0, late)], window=1)
+    seen = collapse(make_losses(1.0), by_size((2.0, early), (4.0, late)), window=1)
     half = T[np.argmax((BASE[0] + BASE[-1]) / 2 >= BASE)]
     assert abs(seen.half_drop_step - half) <= 2
     assert seen.deviations[0].max_until_half == pytest.approx(0.05, abs=0.005)
@@ -49,78 +62,77 @@ def test_half_of_the_drop_ends_the_bound_on_early_deviations():
 
 def test_one_hard_batch_at_the_end_does_not_move_the_half_drop():
     hard = BASE + 0.6 * (T == STEPS)
-    as_usual, seen = (collapse(make_trace(1.0, curve), []) for curve in (BASE, hard))
+    as_usual, seen = (collapse(make_losses(1.0, curve), {}) for curve in (BASE, hard))
     assert abs(seen.half_drop_step - as_usual.half_drop_step) <= 1
 
 
 def test_pairs_of_one_seed_take_the_noise_of_batches_away():
-    base = make_trace(1.0)
-    paired = collapse(base, [make_trace(2.0)]).deviations[0].relative
-    strangers = dict(enumerate(make_trace(2.0, seeds=(7, 8, 9)).losses.values()))
-    unpaired = collapse(base, [Trace(2.0, base.steps, strangers)]).deviations[0].relative
+    base = make_losses(1.0)
+    paired = collapse(base, by_size(2.0)).deviations[0].relative
+    strangers = replace(make_losses(2.0, seeds=(7, 8, 9)), seeds=base.seeds)
+    unpaired = collapse(base, by_size((2.0, strangers))).deviations[0].relative
     assert np.std(unpaired) > 10 * np.std(paired)
 
 
 def test_a_diverged_run_leaves_at_its_last_step():
-    broken = make_trace(2.0)
-    losses = {**broken.losses, 1: (*broken.losses[1][:99], *([math.nan] * (STEPS - 99)))}
-    seen = collapse(make_trace(1.0), [Trace(2.0, broken.steps, losses)])
+    broken = make_losses(2.0)
+    broken.values_ST[1, 99:] = math.nan
+    seen = collapse(make_losses(1.0), by_size((2.0, broken)))
     assert seen.deviations[0].leaves_at == 100
     assert seen.deviations[0].max_until_half < 0.002
 
 
 def test_one_seed_shows_deviations_and_no_departure():
-    seen = collapse(make_trace(1.0, seeds=(0,)), [make_trace(2.0, 2 * BASE, seeds=(0,))])
+    seen = collapse(make_losses(1.0, seeds=(0,)), by_size((2.0, 2 * BASE), seeds=(0,)))
     assert seen.deviations[0].leaves_at is None
     assert seen.deviations[0].max_until_half > 0.9
 
 
 def test_a_size_that_shares_no_seed_with_the_base_is_left_out():
-    seen = collapse(make_trace(1.0, seeds=(0, 1)), [make_trace(2.0, seeds=(2,)), make_trace(4.0, seeds=(1, 2))])
-    assert [each.scale for each in seen.deviations] == [4.0]
+    scaled = by_size((2.0, make_losses(2.0, seeds=(2,))), (4.0, make_losses(4.0, seeds=(1, 2))))
+    seen = collapse(make_losses(1.0, seeds=(0, 1)), scaled)
+    assert [each.size.scale for each in seen.deviations] == [4.0]
     assert seen.max_deviation_until_half < 0.002
-    assert crossings([make_trace(1.0, seeds=(0,)), make_trace(2.0, seeds=(1,))]) == ()
+    assert crossings(by_size(1.0, seeds=(0,)) | by_size(2.0, seeds=(1,))) == ()
 
 
 def test_a_size_that_diverges_as_a_whole_shortens_no_other():
-    early = make_trace(4.0)
-    dead = Trace(4.0, early.steps[:13], {seed: losses[:13] for seed, losses in early.losses.items()})
-    alone, seen = collapse(make_trace(1.0), [make_trace(2.0)]), collapse(make_trace(1.0), [make_trace(2.0), dead])
+    whole = make_losses(4.0)
+    dead = SeedCurves(whole.seeds, whole.steps[:13], whole.values_ST[:, :13])
+    alone, seen = (collapse(make_losses(1.0), scaled) for scaled in (by_size(2.0), by_size(2.0, (4.0, dead))))
     assert (seen.steps, seen.half_drop_step) == (alone.steps, alone.half_drop_step)
     assert seen.deviations[0] == alone.deviations[0]
     assert seen.deviations[1].leaves_at == 14
     assert seen.deviations[1].max_until_half == math.inf
-    (pair,) = crossings([make_trace(1.0), dead])
+    (pair,) = crossings(by_size(1.0, (4.0, dead)))
     assert not pair.larger_ends_lower
 
 
 def test_bigger_is_better_without_crossings():
-    traces = [make_trace(scale, BASE - 0.05 * np.log2(scale) * T / STEPS) for scale in (4.0, 1.0, 2.0)]
-    seen = crossings(traces, after=100)
-    assert [(each.smaller, each.larger, each.count) for each in seen] == [(1, 2, 0), (2, 4, 0)]
+    losses = by_size(*((scale, BASE - 0.05 * np.log2(scale) * T / STEPS) for scale in (4.0, 1.0, 2.0)))
+    seen = crossings(losses, after=100)
+    assert [(each.smaller.scale, each.larger.scale, each.count) for each in seen] == [(1, 2, 0), (2, 4, 0)]
     assert all(each.larger_ends_lower for each in seen)
     assert seen[0].gap == pytest.approx(-0.05, abs=0.01)
 
 
 def test_crossings_are_counted_where_they_are():
     wave = BASE + 0.05 * np.cos(np.pi * T / 130)
-    (seen,) = crossings([make_trace(1.0), make_trace(2.0, wave)])
+    (seen,) = crossings(by_size(1.0, (2.0, wave)))
     assert seen.count == 3
     assert all(abs(step - at) < 12 for step, at in zip(seen.steps, (65, 195, 325), strict=True))
     assert seen.larger_ends_lower
-    (late,) = crossings([make_trace(1.0), make_trace(2.0, wave)], after=150)
+    (late,) = crossings(by_size(1.0, (2.0, wave)), after=150)
     assert late.steps == seen.steps[1:]
 
 
 def test_curves_on_each_other_hardly_cross():
-    seen = crossings([make_trace(float(scale)) for scale in range(1, 9)])
+    losses = by_size(*map(float, range(1, 9)))
     sign_changes = 0
-    for smaller, larger in zip(range(1, 8), range(2, 9), strict=True):
-        gap = np.mean(
-            [np.subtract(make_trace(float(larger)).losses[s], make_trace(float(smaller)).losses[s]) for s in range(3)],
-            0,
-        )
+    for smaller, larger in itertools.pairwise(losses.values()):
+        gap = (larger.values_ST - smaller.values_ST).mean(0)
         sign_changes += int((np.diff(np.sign(smoothed(gap, 9))) != 0).sum())
+    seen = crossings(losses)
     assert sum(each.count for each in seen) < sign_changes / 2
 
 

@@ -1,65 +1,82 @@
 import math
 
 import pytest
-from analysis.surfaces import EXAMPLE, results_of, small_study
+from analysis.surfaces import EXAMPLE, results_of, small_study, table_of
+from runs import write_tokens
+from synthetic import study_spec, write_study
 
-from expertp.analysis.curves import StudyTable
-from expertp.config import load_study
-from expertp.loop import resolved
-from expertp.study import expand
+from expertp.analysis.curves import curve, curves
+from expertp.study.load import load_study
+from expertp.study.table import StudyTable
+from expertp.training.loop import resolved
+
+
+def curve_at(table, scale):
+    """Return the learning-rate curve of the study's own arm at a width."""
+    size = next(size for size in table.sizes("width") if size.scale == scale)
+    return curve(table, "width", size, table.own, "log2_lr")
 
 
 def test_a_curve_holds_the_losses_of_its_grid_by_value_and_seed():
     study = small_study()
     results = results_of(study)
-    curve = StudyTable(study, results).curve("width", 4.0, "expertp", "log2_lr")
-    assert (curve.size, curve.centre, curve.seeds) == (256, -6, (0, 1, 2))
+    found = curve_at(StudyTable.join(study, results), 4)
+    assert (found.size.model.n_embd, found.arm.name, found.centre, found.seeds) == (256, "expertp", -6, (0, 1, 2))
     by_run = {
         (result.run.hps.lr, result.run.train.seed): result.val_loss
         for result in results
         if result.run.model.n_embd == 256
     }
-    for value, cell in zip(curve.log2_values, curve.losses, strict=True):
-        assert cell == tuple(by_run[2.0**value, seed] for seed in curve.seeds)
-    assert sum(curve.n_missing) == sum(curve.n_diverged) == 0
+    for value, losses in zip(found.log2_values, found.losses, strict=True):
+        assert losses == tuple(by_run[2.0**value, seed] for seed in found.seeds)
+    assert sum(found.n_missing) == sum(found.n_diverged) == 0
 
 
-def test_results_are_found_though_their_runs_name_the_compute_type():
-    study = small_study("train.dtype=auto")
-    runs = [resolved(run, "cpu") for run in expand(study)]
-    assert {run.train.dtype for run in runs} != {"auto"}
-    table = StudyTable(study, results_of(study, runs=runs))
-    assert all(table.result(run) is not None for run in expand(study))
+def test_results_are_found_though_their_runs_name_the_compute_type(tmp_path):
+    spec = study_spec(write_tokens(tmp_path / "tokens"), axes={"width": [32]}, grids={"log2_lr": [-8, -7]}, arms={})
+    study = spec.replace(train=spec.train.replace(dtype="auto"))
+    directory = write_study(tmp_path / "study", study)
+    stored = {directory.directory(identity).run.train.dtype for identity in directory.runs}
+    assert stored == {resolved(run, "cpu").train.dtype for run in directory.runs.values()} != {"auto"}
+    assert {row.result.status for row in directory.table().rows} == {"finished"}
 
 
-def test_a_diverged_run_makes_its_cell_infinite_and_a_missing_one_does_not_count():
-    study = small_study()
+def test_a_diverged_run_makes_its_value_infinite_and_a_missing_one_does_not_count():
     states = {(2.0**-4, 1): "diverged", (2.0**-5, 0): "failed", (2.0**-9, 2): "unfinished"}
-    results = results_of(study, status=lambda run: states.get((run.hps.lr, run.train.seed), "finished"))
-    curve = StudyTable(study, results).curve("width", 2.0, "expertp", "log2_lr")
-    assert curve.n_diverged == (0, 0, 0, 0, 0, 1)
-    assert curve.n_missing == (1, 0, 0, 0, 1, 0)
-    assert curve.medians[-1] == math.inf
-    assert curve.medians[-2] == pytest.approx(sum(curve.losses[-2][1:]) / 2)
+    status = lambda run: states.get((run.hps.lr, run.train.seed), "finished")  # noqa: E731
+    found = curve_at(table_of(small_study(), status=status), 2)
+    assert found.n_diverged == (0, 0, 0, 0, 0, 1)
+    assert found.n_missing == (1, 0, 0, 0, 1, 0)
+    assert found.medians[-1] == math.inf
+    assert found.medians[-2] == pytest.approx(sum(found.losses[-2][1:]) / 2)
 
 
+@pytest.mark.heavy
 def test_what_the_study_does_not_sweep_has_no_curve():
-    study = load_study(EXAMPLE, [])
-    table = StudyTable(study, results_of(study))
-    assert list(table.curves("width", "expertp", "log2_lr")) == [1, 2, 4]
-    assert list(table.curves("width", "sp", "log2_lr")) == [1, 4]
-    assert table.curves("depth", "sp", "log2_lr") == {}
-    assert table.curves("depth", "expertp", "log2_init_std") == {}
-    assert table.curve("width", 8.0, "expertp", "log2_lr") is None
+    table = table_of(load_study(EXAMPLE, []))
+    own, sp = table.own, table.arm("sp")
+    assert [each.size.scale for each in curves(table, "width", own, "log2_lr")] == [1, 2, 4]
+    assert [each.size.scale for each in curves(table, "width", sp, "log2_lr")] == [1, 4]
+    assert curves(table, "depth", sp, "log2_lr") == ()
+    assert curves(table, "depth", own, "log2_init_std") == ()
+    assert curve(table, "width", table.sizes("width")[1], sp, "log2_lr") is None
 
 
 def test_zero_shot_losses_are_those_of_the_centre():
-    study = small_study()
-    table = StudyTable(study, results_of(study))
-    curve = table.curve("width", 2.0, "expertp", "log2_lr")
-    assert table.zero_shot("width", 2.0, "expertp") == curve.losses[curve.log2_values.index(-6)]
+    table = table_of(small_study())
+    found = curve_at(table, 2)
+    assert table.zero_shot("width", found.size, table.own) == found.losses[found.log2_values.index(-6)]
 
 
 def test_a_run_without_a_result_is_nan():
-    study = small_study()
-    assert all(map(math.isnan, StudyTable(study, []).zero_shot("width", 2.0, "expertp")))
+    table = StudyTable.join(small_study(), [])
+    assert all(map(math.isnan, table.zero_shot("width", table.sizes("width")[1], table.own)))
+
+
+def test_the_best_value_has_the_lowest_median_and_may_lie_on_the_edge():
+    found = curve_at(table_of(small_study()), 1)
+    assert (found.best_place, found.best_value, found.is_best_at_edge) == (3, -6.0, False)
+    at_edge = curve_at(table_of(small_study(), optimum=-9.5), 1)
+    assert (at_edge.best_place, at_edge.best_value, at_edge.is_best_at_edge) == (0, -9.0, True)
+    lost = curve_at(table_of(small_study(), status=lambda _: "diverged"), 1)
+    assert lost.best_place == 0

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from analysis.surfaces import small_study
 
-from expertp.analysis.curves import StudyTable
 from expertp.analysis.scaling import fit_power_law, scaling_fit
-from expertp.study import expand
-from expertp.study_store import Result
+from expertp.study.cells import expand, unique_runs
+from expertp.study.table import Result, StudyTable
 
 COUNT = {"total": "total", "active": "active", "non_embedding": "non_embedding_total"}
 
@@ -15,18 +14,19 @@ COUNT = {"total": "total", "active": "active", "non_embedding": "non_embedding_t
 def table_of(study, parameters, exponent=0.08, status="finished"):
     """Return a study whose losses are a power law of one of the counts."""
     results = []
-    for run in expand(study):
+    for run in unique_runs(expand(study)):
         loss = 10 * getattr(run.model.counts(), COUNT[parameters]) ** -exponent
         state = status if run.model.n_embd == 256 else "finished"
         results.append(Result(run, "", state, val_loss=loss if state == "finished" else None))
-    return StudyTable(study, results)
+    return StudyTable.join(study, results)
 
 
 @pytest.mark.parametrize("parameters", COUNT)
 def test_a_power_law_is_found_in_its_own_count(parameters):
-    fit = scaling_fit(table_of(small_study(), parameters), parameters, "width", "expertp")
+    table = table_of(small_study(), parameters)
+    fit = scaling_fit(table, parameters, "width", table.own)
     assert (fit.law.exponent, fit.law.amplitude, fit.law.r2) == pytest.approx((0.08, 10, 1))
-    assert [point.scale for point in fit.points] == [1, 2, 4]
+    assert [point.size.scale for point in fit.points] == [1, 2, 4]
     for point in fit.points:
         assert fit.law(point.parameters) == pytest.approx(point.loss)
 
@@ -42,8 +42,8 @@ def test_noise_lowers_r2():
 
 def test_two_sizes_are_no_law():
     assert fit_power_law([1e6, 1e6, 2e6], [3.0, 3.1, 2.9]) is None
-    study = small_study()
-    assert scaling_fit(table_of(study, "total", status="diverged"), "total", "width", "expertp") is None
+    table = table_of(small_study(), "total", status="diverged")
+    assert scaling_fit(table, "total", "width", table.own) is None
 
 
 def test_losses_without_variance_have_no_r2():

@@ -4,83 +4,94 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from analysis.surfaces import exponential, make_axis, parabola, results_of, skewed, small_study
+from analysis.surfaces import exponential, make_axis, parabola, results_of, size_of, skewed, small_study, table_of
 
-from expertp.analysis.curves import StudyTable
-from expertp.analysis.transfer import judge, judge_axis, judge_curves
-from expertp.study import VerdictSpec
+from expertp.analysis.transfer import judge, judge_curves
+from expertp.study.spec import VerdictSpec
+from expertp.study.table import StudyTable
 
 RULE = VerdictSpec()
 
 
 def verdict_of(study, **changes):
-    return judge_axis(study, StudyTable(study, results_of(study, **changes)), "width", "log2_lr")
+    (seen,) = judge(table_of(study, **changes)).axes
+    assert (seen.axis, seen.hp) == ("width", "log2_lr")
+    return seen
+
+
+def at_scale(seen, scale):
+    """Return the excess at a size."""
+    return next(excess for size, excess in seen.excess_at.items() if size.scale == scale)
 
 
 def test_an_optimum_that_stays_is_a_pass():
     seen = verdict_of(small_study())
-    assert seen.verdict == "PASS"
-    assert -0.25 <= seen.drift_ci[0] <= 0 <= seen.drift_ci[1] <= 0.25
-    assert seen.excess_ci[1] <= seen.excess_limit
-    assert (seen.edge, seen.needs, seen.n_seeds) == (False, (), 3)
+    assert seen.conclusion == "PASS"
+    assert -0.25 <= seen.drift.low <= 0 <= seen.drift.high <= 0.25
+    assert seen.excess.high <= seen.excess_limit
+    assert (seen.edge, seen.remedies, seen.n_seeds) == (False, (), 3)
     assert "octaves per doubling" in seen.reason
-    assert all(optimum.log2_value == pytest.approx(-6.3, abs=0.05) for optimum in seen.optima.values())
+    assert all(optimum.at.value == pytest.approx(-6.3, abs=0.05) for optimum in seen.optima.values())
 
 
 @pytest.mark.parametrize("drift", [0.5, -0.5, -1.0])
 def test_an_optimum_that_drifts_is_a_fail(drift):
     seen = verdict_of(small_study(), drift=drift)
-    assert seen.verdict == "FAIL"
-    assert seen.drift == pytest.approx(drift, abs=0.05)
-    assert f"{seen.drift:+.2f} octaves per doubling" in seen.reason
+    assert seen.conclusion == "FAIL"
+    assert seen.drift.value == pytest.approx(drift, abs=0.05)
+    assert f"{seen.drift.value:+.2f} octaves per doubling" in seen.reason
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shape", [parabola, skewed, exponential])
 def test_drifting_surfaces_are_hardly_ever_a_pass(shape):
     rng = np.random.default_rng(0)
     verdicts = [
-        judge_curves(make_axis(shape, rng.uniform(-7, -6), rng.choice([-0.5, 0.5]), 0.005, rng), RULE).verdict
+        judge_curves(make_axis(shape, rng.uniform(-7, -6), rng.choice([-0.5, 0.5]), 0.005, rng), RULE).conclusion
         for _ in range(60)
     ]
     assert verdicts.count("PASS") == 0
     assert verdicts.count("FAIL") > 40
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 def test_noisy_surfaces_are_inconclusive_and_never_a_pass(noise):
     rng = np.random.default_rng(0)
     seen = [judge_curves(make_axis(parabola, rng.uniform(-7, -6), 0.0, noise, rng), RULE) for _ in range(100)]
-    verdicts = [each.verdict for each in seen]
+    verdicts = [each.conclusion for each in seen]
     assert verdicts.count("PASS") == 0
     assert verdicts.count("INCONCLUSIVE") >= 97
-    assert all(each.needs for each in seen if each.verdict == "INCONCLUSIVE")
+    assert all(each.remedies for each in seen if each.conclusion == "INCONCLUSIVE")
 
 
+@pytest.mark.heavy
 def test_the_intervals_cover_drift_and_excess_in_about_95_of_100_surfaces():
     rng, n, drifts, excesses = np.random.default_rng(0), 500, 0, 0
     for surface in range(n):
         shape, noise = (parabola, skewed)[surface % 2], rng.choice([0.003, 0.01])
         drift = rng.uniform(-0.4, 0.4)
         seen = judge_curves(make_axis(shape, rng.uniform(-7, -6), drift, noise, rng), RULE)
-        drifts += seen.drift_ci[0] <= drift <= seen.drift_ci[1]
+        drifts += seen.drift.low <= drift <= seen.drift.high
         excess = shape(np.array(-2 * drift))
-        excesses += seen.excess_at[4.0][1] <= excess <= seen.excess_at[4.0][2]
+        excesses += at_scale(seen, 4).low <= excess <= at_scale(seen, 4).high
     assert 0.90 * n <= drifts <= 0.99 * n, drifts
     assert 0.90 * n <= excesses <= 0.99 * n, excesses
 
 
+@pytest.mark.heavy
 def test_the_excess_of_an_optimum_that_stays_may_be_zero():
     """Percentiles of the excess itself would never reach down to it."""
     rng = np.random.default_rng(0)
-    lows = [judge_curves(make_axis(parabola, -6.3, 0.0, 0.005, rng), RULE).excess_at[4.0][1] for _ in range(40)]
+    lows = [at_scale(judge_curves(make_axis(parabola, -6.3, 0.0, 0.005, rng), RULE), 4).low for _ in range(40)]
     assert lows.count(0.0) >= 35
 
 
 def test_the_excess_is_the_loss_at_the_bases_optimum_over_the_best():
     seen = verdict_of(small_study(), drift=0.2, noise=1e-5)
     for scale, doublings in ((2.0, 1), (4.0, 2)):
-        assert seen.excess_at[scale][0] == pytest.approx(parabola(0.2 * doublings), abs=1e-4)
-    assert seen.excess == seen.excess_at[4.0][0], "the worst size decides"
+        assert at_scale(seen, scale).value == pytest.approx(parabola(0.2 * doublings), abs=1e-4)
+    assert seen.excess == at_scale(seen, 4), "the worst size decides"
     assert seen.excess_limit == pytest.approx(2 * seen.noise.seed_sd)
 
 
@@ -88,52 +99,53 @@ def test_an_excess_alone_is_enough_for_a_fail():
     """Up and down again: no slope, and yet the base's optimum is wrong in the middle."""
     rng = np.random.default_rng(0)
     axis = make_axis(parabola, -7.0, 0.0, 0.001, rng, seed_shift=0.001)
-    axis[2.0] = make_axis(parabola, -6.0, 0.0, 0.001, rng, scales=(2.0,), seed_shift=0.001)[2.0]
+    (axis[1],) = make_axis(parabola, -6.0, 0.0, 0.001, rng, scales=(2.0,), seed_shift=0.001)
     seen = judge_curves(axis, RULE)
-    assert abs(seen.drift) < 0.05
-    assert (seen.verdict, seen.excess) == ("FAIL", seen.excess_at[2.0][0])
+    assert abs(seen.drift.value) < 0.05
+    assert (seen.conclusion, seen.excess) == ("FAIL", seen.excess_at[size_of(2.0)])
     assert "nats more than the best" in seen.reason
 
 
 @pytest.mark.parametrize(("optimum", "values"), [(-9.5, (-11.0, -10.0)), (-3.5, (-3.0, -2.0))])
-def test_an_optimum_on_the_edge_needs_a_wider_grid(optimum, values):
+def test_an_optimum_on_the_edge_remedies_a_wider_grid(optimum, values):
     seen = verdict_of(small_study(), optimum=optimum)
-    assert (seen.verdict, seen.edge) == ("INCONCLUSIVE", True)
-    assert [(need.kind, need.values) for need in seen.needs] == [("wider", values)]
+    assert (seen.conclusion, seen.edge) == ("INCONCLUSIVE", True)
+    assert [(remedy.kind, remedy.values) for remedy in seen.remedies] == [("wider", values)]
     assert "edge of the grid" in seen.reason
-    assert "`expertp sweep STUDY.yaml --out DIR --refine MINUTES`" in seen.needs[0].text
 
 
 def test_a_bound_can_be_enough_for_a_fail():
     seen = verdict_of(small_study(), optimum=-6.3, drift=-2)
-    assert (seen.verdict, seen.edge) == ("FAIL", True)
-    assert seen.drift_ci[0] == -math.inf
-    assert seen.drift_ci[1] < -0.25
+    assert (seen.conclusion, seen.edge) == ("FAIL", True)
+    assert seen.drift.low == -math.inf
+    assert seen.drift.high < -0.25
 
 
-def test_noise_needs_seeds_that_the_study_does_not_have():
+def test_noise_remedies_seeds_that_the_study_does_not_have():
     seen = verdict_of(small_study("seeds=[0, 1, 5]"), noise=0.02)
-    assert (seen.verdict, seen.needs[-1].kind) == ("INCONCLUSIVE", "seeds")
-    assert seen.needs[-1].seeds[0] == 6
-    assert 1 <= len(seen.needs[-1].seeds) <= 6
+    assert (seen.conclusion, seen.remedies[-1].kind) == ("INCONCLUSIVE", "seeds")
+    assert seen.remedies[-1].seeds[0] == 6
+    assert 1 <= len(seen.remedies[-1].seeds) <= 6
 
 
-def test_a_wall_beside_the_optimum_needs_a_finer_grid():
+def test_a_wall_beside_the_optimum_remedies_a_finer_grid():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.hps.lr > 2**-6 else "finished")
-    assert (seen.verdict, seen.edge) == ("INCONCLUSIVE", False)
-    assert (seen.needs[0].kind, seen.needs[0].values) == ("finer", (-6.5, -5.5))
+    assert (seen.conclusion, seen.edge) == ("INCONCLUSIVE", False)
+    assert (seen.remedies[0].kind, seen.remedies[0].values) == ("finer", (-6.5, -5.5))
 
 
+@pytest.mark.heavy
 def test_refining_settles_what_it_promises_to_settle():
-    """The needs go back into the study, as `sweep --refine` does it."""
+    """The remedies go back into the study, as `sweep --refine` does it."""
     study = small_study()
     for kind, start in (("wider", {"optimum": -9.5}), ("seeds", {"noise": 0.02})):
-        need = verdict_of(study, **start).needs[-1]
-        assert need.kind == kind
-        added = f"{{axis: width, hp: log2_lr, values: {list(need.values) or 'null'}, seeds: {list(need.seeds)}}}"
-        assert verdict_of(small_study(f"refinements=[{added}]"), **start).verdict == "PASS"
+        remedy = verdict_of(study, **start).remedies[-1]
+        assert remedy.kind == kind
+        added = f"{{axis: width, hp: log2_lr, values: {list(remedy.values) or 'null'}, seeds: {list(remedy.seeds)}}}"
+        assert verdict_of(small_study(f"refinements=[{added}]"), **start).conclusion == "PASS"
 
 
+@pytest.mark.heavy
 def test_missing_runs_come_first():
     states = {0: "failed", 1: "unfinished", 2: "missing"}
     for seed, state in states.items():
@@ -144,52 +156,53 @@ def test_missing_runs_come_first():
                 state if (run.train.seed, run.hps.lr) == (seed, 2**-8) else "finished"
             ),
         )
-        assert (seen.verdict, seen.needs[0].kind) == ("INCONCLUSIVE", "runs")
-        assert seen.reason == "3 of 54 runs have no result"
+        assert (seen.conclusion, seen.remedies[0].kind) == ("INCONCLUSIVE", "runs")
+        assert (seen.remedies[0].runs, seen.reason) == (3, "3 of 54 runs have no result")
 
 
 def test_no_result_at_all_is_inconclusive():
-    study = small_study()
-    seen = judge(study, [])
-    assert [each.verdict for each in seen.axes] == ["INCONCLUSIVE"]
-    assert math.isnan(seen.axes[0].drift)
+    seen = judge(StudyTable.join(small_study(), []))
+    assert [each.conclusion for each in seen.axes] == ["INCONCLUSIVE"]
+    assert math.isnan(seen.axes[0].drift.value)
 
 
 def test_a_size_that_always_diverges_is_a_fail():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.model.n_embd == 256 else "finished")
-    assert (seen.verdict, seen.reason) == ("FAIL", "runs at 4 times the base diverge at every value")
-    assert seen.excess == math.inf
+    assert seen.conclusion == "FAIL"
+    assert "4 times the base diverge" in seen.reason
+    assert seen.excess.value == math.inf
 
 
 def test_a_target_that_diverges_at_the_bases_optimum_is_a_fail():
     """On the target's curve there is no loss where the base has its optimum."""
     wall = lambda run: "diverged" if run.model.n_embd > 64 and run.hps.lr > 2**-8.5 else "finished"  # noqa: E731
     seen = verdict_of(small_study(), status=wall)
-    assert (seen.verdict, seen.excess) == ("FAIL", math.inf)
+    assert (seen.conclusion, seen.excess.value) == ("FAIL", math.inf)
 
 
-def test_a_base_that_always_diverges_needs_smaller_values():
+def test_a_base_that_always_diverges_remedies_smaller_values():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.model.n_embd == 64 else "finished")
-    assert (seen.verdict, seen.reason) == ("INCONCLUSIVE", "runs of the base diverge at every value")
-    assert seen.needs[0].values == (-11.0, -10.0)
+    assert seen.conclusion == "INCONCLUSIVE"
+    assert "runs of the base diverge" in seen.reason
+    assert seen.remedies[0].values == (-11.0, -10.0)
 
 
 def test_a_study_without_a_verdict_still_has_numbers():
     seen = verdict_of(small_study("verdict=null", "seeds=[0]"))
-    assert (seen.verdict, seen.needs) == (None, ())
-    assert seen.drift == pytest.approx(0, abs=0.05)
-    assert all(map(math.isnan, seen.drift_ci))
+    assert (seen.conclusion, seen.remedies) == (None, ())
+    assert seen.drift.value == pytest.approx(0, abs=0.05)
+    assert all(map(math.isnan, (seen.drift.low, seen.drift.high)))
 
 
 def test_the_threshold_is_the_studys():
-    assert verdict_of(small_study("verdict.drift=0.6", "verdict.excess_nats=1"), drift=0.5).verdict == "PASS"
+    assert verdict_of(small_study("verdict.drift=0.6", "verdict.excess_nats=1"), drift=0.5).conclusion == "PASS"
 
 
 def test_verdict_json_has_its_keys_and_no_infinity():
     study = small_study()
-    table = results_of(study, optimum=-9.5, status=lambda run: "diverged" if run.hps.lr == 2**-4 else "finished")
-    table[0] = replace(table[0], status="failed", val_loss=None)
-    tree = json.loads(json.dumps(judge(study, table).to_tree(), allow_nan=False))
+    results = results_of(study, optimum=-9.5, status=lambda run: "diverged" if run.hps.lr == 2**-4 else "finished")
+    results[0] = replace(results[0], status="failed", val_loss=None)
+    tree = json.loads(json.dumps(judge(StudyTable.join(study, results)).to_dict(), allow_nan=False))
     assert list(tree) == ["study", "axes", "diverged", "failed", "missing"]
     assert (tree["study"], tree["diverged"], tree["failed"], tree["missing"]) == ("first", 9, 1, 0)
     (axis,) = tree["axes"]
@@ -202,5 +215,5 @@ def test_verdict_json_has_its_keys_and_no_infinity():
 
 def test_every_grid_of_every_axis_is_judged():
     study = small_study("axes={width: [64, 128], depth: {sizes: [2, 4], sweep: [log2_lr]}}")
-    judged = [(each.axis, each.hp) for each in judge(study, results_of(study)).axes]
+    judged = [(each.axis, each.hp) for each in judge(table_of(study)).axes]
     assert judged == [("width", "log2_lr"), ("width", "log2_init_std"), ("depth", "log2_lr")]

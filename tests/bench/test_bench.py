@@ -77,6 +77,7 @@ def test_the_machine_has_a_speed():
     assert describe_machine().gemm_gflops > 1
 
 
+@pytest.mark.heavy
 def test_the_command_prints_one_object(monkeypatch, capsys):
     monkeypatch.setattr("expertp.bench.experts.SHAPES", (SMALL, Shape(2, 1, 1.0)))
     assert main(["bench", "experts", "--only", SMALL.name, "--rounds", "1", "--json"]) == 0
@@ -96,6 +97,7 @@ def test_a_case_that_does_not_exist_gets_a_hint(capsys):
     assert main(["bench", "experts", "--rounds", "0"]) == 2
 
 
+@pytest.mark.heavy
 def test_workers_are_compared_on_one_study() -> None:
     case = compare_workers(rounds=1, steps=2)
     assert (case.name, case.runs) == ("8 runs of 2 steps", 8)

@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Fixtures of command line tests."""
 
 from collections.abc import Callable
 

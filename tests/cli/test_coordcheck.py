@@ -1,4 +1,4 @@
-"""`expertp coordcheck` as a user meets it: output, files, a second call, and bad input."""
+"""`expertp coordcheck` from the command line: output, files, a second call, and bad input."""
 
 import csv
 import json
@@ -31,6 +31,7 @@ def study_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_a_check_prints_a_table_and_leaves_four_files(study_file: Path, tmp_path: Path, say: Say) -> None:
     out = tmp_path / "check"
     code, text, err = say("coordcheck", study_file, "--out", out, "--steps", 6, "--rules", "sp")
@@ -51,6 +52,7 @@ def test_a_check_prints_a_table_and_leaves_four_files(study_file: Path, tmp_path
     assert {(row["scale"], row["seed"]) for row in rows} == {("1.0", "0"), ("1.0", "1"), ("2.0", "0"), ("2.0", "1")}
 
 
+@pytest.mark.heavy
 def test_a_second_call_trains_nothing_and_says_the_same(
     study_file: Path, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_second_call_trains_nothing_and_says_the_same(
     assert before == {name: (tmp_path / "check" / name).read_bytes() for name in FILES}
 
 
+@pytest.mark.heavy
 def test_a_diverged_run_is_a_line_with_its_step(study_file: Path, tmp_path: Path, say: Say) -> None:
     code, text, err = say("coordcheck", study_file, "--out", tmp_path / "check", "--steps", 6, "hps.lr=10000")
     assert code == 1
@@ -74,13 +77,14 @@ def test_a_diverged_run_is_a_line_with_its_step(study_file: Path, tmp_path: Path
     assert "Traceback" not in err
 
 
+@pytest.mark.heavy
 def test_a_router_without_init_has_no_slope_there(study_file: Path, tmp_path: Path, say: Say) -> None:
     _, text, _ = say("coordcheck", study_file, "--out", tmp_path / "check", "--steps", 3, "hps.gamma=.inf")
     assert re.search(r"^router +zero ", text, re.M), text
 
 
 BAD = {
-    "steps": (["--steps", "2"], "--steps 2 is too few to see a slope of training; give 3 or more"),
+    "steps": (["--steps", "2"], "--steps 2 is too few to measure slopes of training; give 3 or more"),
     "rules": (["--rules", "xp"], "argument --rules: invalid choice: 'xp'"),
     "data": (["train.data=nowhere"], "'nowhere' does not exist; make one: expertp prepare"),
     "override": (["train.step=3"], "step: unknown key; did you mean 'steps'?"),
@@ -101,6 +105,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing(
     assert not (tmp_path / "check").exists()
 
 
+@pytest.mark.heavy
 def test_numbers_of_another_check_are_not_overwritten(study_file: Path, tmp_path: Path, say: Say) -> None:
     out = tmp_path / "check"
     say("coordcheck", study_file, "--out", out, "--steps", 3)

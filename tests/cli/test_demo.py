@@ -1,4 +1,4 @@
-"""`expertp demo`: the commands that it is made of, and the files that it writes; ./run.sh runs the demo itself."""
+"""`expertp demo`: its commands and files; ./run.sh runs the demo itself."""
 
 from pathlib import Path
 
@@ -6,8 +6,9 @@ import pytest
 
 from expertp.cli import demo
 from expertp.cli.main import build_parser, main
-from expertp.config import load_base, load_study, load_target
-from expertp.study import expand
+from expertp.config import load_base, load_target
+from expertp.study.cells import expand, unique_runs
+from expertp.study.load import load_study
 
 CONFIG = Path(__file__).parents[2] / "configs/demo.yaml"
 
@@ -57,7 +58,7 @@ def test_the_demo_stops_at_a_command_that_cannot_go_on(tmp_path: Path, monkeypat
 
 
 def test_the_demo_sweeps_the_base_and_the_largest_sp_in_both_hyperparameters() -> None:
-    runs = expand(load_study(CONFIG))
+    runs = unique_runs(expand(load_study(CONFIG)))
     for rules, n_embd in (("expertp", 64), ("sp", 64), ("sp", 256)):
         there = {(run.hps.lr, run.hps.init_std) for run in runs if (run.hps.rules, run.model.n_embd) == (rules, n_embd)}
         assert len({lr for lr, _ in there}) >= 5, (rules, n_embd)

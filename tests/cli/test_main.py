@@ -107,8 +107,8 @@ def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     [
         ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
         ("trian", "unknown verb 'trian'; did you mean 'train'?"),
-        ("xyzzy", "unknown verb 'xyzzy'; known are demo, plan, init"),
-        ("--json", "unknown verb '--json'; known are demo"),
+        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, init"),
+        ("--json", "unknown verb '--json'; choose one of demo"),
         ("main", "unknown verb 'main'; "),
     ],
 )
@@ -135,7 +135,7 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
             "expertp: secret: Permission denied; choose another path or change its permissions\n",
         ),
         (OSError("disk on fire"), 2, "expertp: disk on fire; check the path\n"),
-        (KeyboardInterrupt(), 130, "expertp: interrupted; the same command goes on\n"),
+        (KeyboardInterrupt(), 130, "expertp: interrupted; run the same command to resume\n"),
     ],
 )
 def test_what_goes_wrong_becomes_a_code_and_one_line(
@@ -159,6 +159,7 @@ def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "arguments",
     [

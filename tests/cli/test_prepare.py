@@ -27,17 +27,17 @@ def test_summary_tells_what_is_there_and_what_to_do_next(texts: Path, capsys: py
     out, err = capsys.readouterr()
     lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in out.splitlines()}
     dataset = open_dataset("out")
-    assert list(lines) == ["tokenizer", "train", "val", "left", "speed", "directory", "next"]
+    assert list(lines) == ["tokenizer", "train", "val", "skipped", "speed", "directory", "next"]
     assert lines["tokenizer"] == "bytes, 257 ids, stored as uint16"
     assert lines["train"] == f"{dataset.train.tokens:,} tokens, 11 documents, 1 shard"
     share = dataset.val.tokens / (dataset.train.tokens + dataset.val.tokens)
     assert lines["val"] == f"{dataset.val.tokens:,} tokens, 1 document, 1 shard ({share:.1%} of all)"
-    assert lines["left"] == "out   1 empty document"
+    assert lines["skipped"] == "1 empty document"
     assert lines["speed"].startswith(f"{dataset.train.tokens + dataset.val.tokens:,} tokens in ")
     assert lines["speed"].endswith(" tokens/s")
     assert lines["directory"] == "out"
     assert lines["next"] == "expertp train RUN.yaml --out OUT train.data=out model.vocab_size=320"
-    assert err == "prepare: files that are not read: 1 .png\n"
+    assert err == "prepare: skipped files: 1 .png\n"
 
 
 def test_a_second_time_there_is_nothing_to_do(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_a_second_time_there_is_nothing_to_do(texts: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == "prepare: training a bpe tokenizer of 300 ids\n"
     assert main(command) == 0
     out, err = capsys.readouterr()
-    assert err == "prepare: nothing to do: out is finished with these options\n"
+    assert err == "prepare: nothing to do: out is complete\n"
     assert "speed" not in out
     assert "expertp train" in out
 
@@ -72,9 +72,12 @@ def test_flags_are_few_and_explained() -> None:
 
 MISTAKES = [
     ("nowhere --out out", "source 'nowhere' does not exist; give a file, a folder, 'builtin' or 'hf:NAME[:CONFIG]'"),
-    ("images --out out", "no readable files in folder 'images' (it has 1 .png); endings read are .jsonl .jsonl.gz"),
-    ("void --out out", "source 'void' is empty: it has no text"),
-    ("single.txt --out out", "is one single document, which cannot be split at --val-fraction 0.01; give more files"),
+    (
+        "images --out out",
+        "no readable files in folder 'images' (it has 1 .png); supported extensions are .jsonl .jsonl.gz",
+    ),
+    ("void --out out", "source 'void' has no text"),
+    ("single.txt --out out", "has only one document, which cannot be split with --val-fraction 0.01"),
     ("latin1 --out out", "latin1/a.txt is not UTF-8 (byte 0xe9 at offset 3); convert it, for example: iconv"),
     ("badjson.jsonl --out out", "badjson.jsonl:2 is not JSON (Expecting value at column 10)"),
     ("damaged.jsonl.gz --out out", "damaged.jsonl.gz is a damaged gzip file"),
@@ -82,13 +85,13 @@ MISTAKES = [
         "bodies.jsonl --out out",
         "bodies.jsonl:1 has no field 'text'; its fields are body, n; choose one with --text-key",
     ),
-    ("bodies.jsonl --out out --text-key n", "bodies.jsonl:1: field 'n' is int, must be a string"),
+    ("bodies.jsonl --out out --text-key n", "bodies.jsonl:1: field 'n' is int, not a string"),
     ("wrong.parquet --out out", "wrong.parquet cannot be read as Parquet"),
     ("hf: --out out", "source 'hf:' names no dataset; write hf:NAME[:CONFIG]"),
-    ("texts --out foreign", "foreign already has train.bin, which no prepare of ours left"),
-    ("texts --out done", "done was prepared with --tokenizer bytes, now it is gpt2; choose another --out"),
-    ("latin1 --out done", "done was prepared from 'texts' and not from 'latin1' as it is now"),
-    ("texts --out damaged", "damaged/manifest.json is damaged or of another version"),
+    ("texts --out foreign", "foreign already has train.bin"),
+    ("texts --out done", "done was prepared with --tokenizer bytes, not gpt2"),
+    ("latin1 --out done", "done was prepared from 'texts' with other file names or sizes than 'latin1'"),
+    ("texts --out damaged", "damaged/manifest.json is damaged"),
     ("texts --out single.txt", "single.txt: File exists"),
     ("texts", "the following arguments are required: --out (see 'expertp prepare --help')"),
     ("texts --out out --tokenizer words", "argument --tokenizer: invalid choice: 'words'"),

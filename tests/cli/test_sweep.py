@@ -1,4 +1,4 @@
-"""`expertp sweep` and `status` as a user meets them."""
+"""`expertp sweep` and `status` from the command line."""
 
 import json
 import os
@@ -13,6 +13,10 @@ import pytest
 import yaml
 from runs import study_tree, write_tokens
 
+from expertp.cli.progress import Reporter
+from expertp.cli.sweep import SweepView
+from expertp.study.spec import RefinementSpec
+
 Say = Callable[..., tuple[int, str, str]]
 
 
@@ -23,6 +27,7 @@ def study_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_a_dry_run_tells_the_cost_and_trains_nothing(study_file: Path, tmp_path: Path, say: Say) -> None:
     code, out, _ = say("sweep", study_file, "--dry-run", "--workers", 2)
     assert code == 0
@@ -36,6 +41,7 @@ def test_a_dry_run_tells_the_cost_and_trains_nothing(study_file: Path, tmp_path:
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.heavy
 def test_a_sweep_ends_with_results_and_verdicts_and_a_second_one_trains_nothing(
     study_file: Path, tmp_path: Path, say: Say
 ) -> None:
@@ -55,6 +61,7 @@ def test_a_sweep_ends_with_results_and_verdicts_and_a_second_one_trains_nothing(
     ].startswith("test: 4 runs of 3 steps")
 
 
+@pytest.mark.heavy
 def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: Say) -> None:
     say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
     code, out, _ = say("status", tmp_path / "study")
@@ -67,11 +74,12 @@ def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: 
     }  # fmt: skip
     assert (tree["share_done"], tree["seconds_left"], tree["running"], tree["failed"]) == (1.0, 0, [], [])
     assert [model["n_embd"] for model in tree["models"]] == [32, 64]
-    assert set(tree["models"][0]) >= {"rules", "total", "finished", "diverged", "best_log2_lr", "loss"}
+    assert set(tree["models"][0]) >= {"arm", "total", "finished", "diverged", "best_log2_lr", "loss"}
 
 
+@pytest.mark.heavy
 def test_status_lists_failures_and_exits_with_1(study_file: Path, tmp_path: Path, say: Say) -> None:
-    from expertp.study_store import read_study
+    from expertp.study.store import read_study
 
     say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
     directory = read_study(tmp_path / "study")
@@ -90,12 +98,12 @@ BAD = {
     "kappa": (["axes={fixed_topk: [4, 8]}"], "set allow_kappa_change: true"),
     "one seed": (["seeds=[0]"], "add seeds, or set verdict: null"),
     "negative lr": (["hps.lr=-1"], "hps.lr: input should be greater than 0, not -1"),
-    "no workers": (["--workers", "0"], "--workers: 0 is not a whole number from 1 on"),
+    "no workers": (["--workers", "0"], "--workers: 0 is not a positive integer"),
     "rules of another name": (
-        ["contrasts={sp: {axes: [width], hps: {rules: mup}}}"],
-        "contrasts.sp.hps: rules=mup under the name of other rules; rename it",
+        ["arms={sp: {axes: [width], hps: {rules: mup}}}"],
+        "arms.sp.hps: rules=mup in an arm named after other rules; rename it",
     ),
-    "gamma": (["hps.gamma=2000"], "2000 is above 16; .inf is a router that begins at zero"),
+    "gamma": (["hps.gamma=2000"], "2000 is above 16"),
     "no data": (["train.data=nowhere"], "nowhere"),
 }
 
@@ -110,6 +118,7 @@ def test_a_bad_study_is_one_line_and_exit_code_2(
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.heavy
 def test_a_directory_of_another_study_is_refused_and_left_as_it_is(study_file: Path, tmp_path: Path, say: Say) -> None:
     say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
     before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "study").rglob("*"))
@@ -121,6 +130,22 @@ def test_a_directory_of_another_study_is_refused_and_left_as_it_is(study_file: P
     assert say("status", tmp_path / "nowhere")[0] == 2
 
 
+def test_cells_that_would_decide_a_verdict_are_shown_with_their_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    from expertp.search.design import Proposal
+
+    values = RefinementSpec(axis="width", hp="log2_lr", values=(-5, -4), why="the optimum is on the edge")
+    both = RefinementSpec(axis="depth", hp="log2_lr", values=(-5.5,), seeds=(3, 4))
+    with Reporter("sweep", total=1.0) as reporter:
+        view = SweepView(reporter, workers=2)
+        view.show_proposal(Proposal(values, runs=12, seconds=24.0), is_chosen=True)
+        view.show_proposal(Proposal(both, runs=9, seconds=1e4), is_chosen=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert "adding: width, log2_lr: log2_lr -5, -4 (12 runs, about 0.2 min)" in lines[0]
+    assert "because the optimum is on the edge" in lines[1]
+    assert "over budget: depth, log2_lr: log2_lr -5.5 and seeds 3, 4 (9 runs, about 83.3 min)" in lines[2]
+
+
+@pytest.mark.heavy
 def test_sigterm_saves_and_the_same_command_goes_on(study_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "expertp.cli.main", "sweep", str(study_file), "--out", str(tmp_path / "study")]
     command += ["--workers", "1", "train.steps=3000", "train.eval_every=0", "verdict=null"]
@@ -131,5 +156,5 @@ def test_sigterm_saves_and_the_same_command_goes_on(study_file: Path, tmp_path: 
     os.kill(process.pid, signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert "stopped and saved; run the same command to go on" in out
+    assert "stopped and saved; run the same command to continue" in out
     assert list(tmp_path.glob("study/runs/*/checkpoints/step-*"))

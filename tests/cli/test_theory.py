@@ -44,6 +44,7 @@ def test_simulate_trains_every_size(capsys):
     assert [(each["N"], each["seeds"], len(each["loss"])) for each in networks] == [(8, 2, 4), (16, 2, 4)]
 
 
+@pytest.mark.heavy
 def test_compare_writes_numbers_and_figures(tmp_path, capsys):
     assert main(["theory", "compare", *TINY, SIZES, "networks.seeds=2", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -56,6 +57,7 @@ def test_compare_writes_numbers_and_figures(tmp_path, capsys):
         assert list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
 
 
+@pytest.mark.heavy
 def test_kernels_are_of_the_limit_and_of_the_largest_networks(tmp_path, capsys, monkeypatch):
     assert main(["theory", "compare", *TINY, SIZES, "networks.seeds=2", "--out", str(tmp_path / "both")]) == 0
     assert "N 16" in (tmp_path / "both" / "kernels.svg").read_text()
@@ -65,18 +67,20 @@ def test_kernels_are_of_the_limit_and_of_the_largest_networks(tmp_path, capsys, 
     assert not (tmp_path / "none" / "kernels.svg").exists()
 
 
+@pytest.mark.heavy
 def test_solve_draws_kernels(tmp_path, capsys):
     assert main(["theory", "solve", *TINY, "--out", str(tmp_path)]) == 0
     assert (tmp_path / "kernels.svg").exists()
     assert len(json.loads((tmp_path / "solve.json").read_text())["loss"]) == 4
 
 
+@pytest.mark.heavy
 def test_size_answers_and_checks_itself(capsys, monkeypatch):
     from expertp.theory import sizing
     from expertp.theory.finite import Size
 
     design = (Size(8, 8, 8), Size(16, 8, 8), Size(32, 8, 8), Size(8, 16, 8), Size(8, 8, 16), Size(16, 16, 16))
-    monkeypatch.setattr(sizing.measure_law, "__defaults__", (design, 3, None, sizing.silent))
+    monkeypatch.setattr(sizing.measure_law, "__defaults__", (design, 3, sizing.silent))
     monkeypatch.setattr(sizing, "HELD_OUT", Size(24, 8, 8))
     assert main(["theory", "size", "P=3", "D=4", "T=4", "--within", "0.2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -86,6 +90,7 @@ def test_size_answers_and_checks_itself(capsys, monkeypatch):
     assert all(math.isfinite(found["held_out"][key]) for key in ("predicted", "measured"))
 
 
+@pytest.mark.heavy
 def test_verify_prints_a_table_and_its_json(capsys, tmp_path):
     assert main(["theory", "verify", "--only", "identities"]) == 0
     out = capsys.readouterr().out
@@ -150,3 +155,12 @@ def test_what_cannot_be_done_says_why(command, fix, capsys):
     err = capsys.readouterr().err
     assert fix in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.heavy
+def test_infinite_depth_is_compared_with_networks_of_fewer_layers(tmp_path):
+    # An alpha_star above 0 has no theory at finite n_hid, so the limit itself stands beside the networks' routers.
+    for more in ((), ("alpha_star=0.1",)):
+        command = [*TINY, SIZES, *more, "eta=0.02", "networks.seeds=2", "solver.infinite_depth=true"]
+        assert main(["theory", "compare", *command, "--out", str(tmp_path)]) == 0
+        assert (tmp_path / "router.svg").exists()

@@ -46,7 +46,7 @@ def test_json_is_one_object_and_a_second_call_repeats_it(run_file: Path, tmp_pat
     assert first["status"] == "finished"
     assert json.loads(say("train", run_file, "--out", tmp_path / "run", "--json")[1]) == first
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == first
-    assert say("train", run_file, "--out", tmp_path / "run")[1].startswith("had already finished: 12 steps")
+    assert say("train", run_file, "--out", tmp_path / "run")[1].startswith("already finished: 12 steps")
 
 
 def test_a_diverged_run_exits_with_1_and_says_where(run_file: Path, tmp_path: Path, say: Say) -> None:
@@ -101,11 +101,11 @@ BAD = {
     "kappa": (["base.n_act=1"], "kappa=n_act/n_exp=1/2 in the target but 1/4 in the base"),
     "missing data": (["train.data=nowhere"], "'nowhere' does not exist; make one: expertp prepare"),
     "vocabulary": (["model.vocab_size=32"], "vocab_size 32 is too small"),
-    "schedule": (["train.schedule=wsd"], "decay_steps belongs to schedule=wsd"),
+    "schedule": (["train.schedule=wsd"], "give both or neither"),
     "choice": (["train.schedule=cosin"], "train.schedule: input should be 'constant', 'cosine' or 'wsd', not 'cosin'"),
-    "cuda": (["train.device=cuda"], "torch sees no CUDA device; set train.device=cpu"),
-    "backend": (["train.expert_backend=grouped", "train.dtype=float64"], "so set train.expert_backend=fused"),
-    "tau": (["hps.decay=tau", "hps.weight_decay=0.1"], "give hps.tuned_steps"),
+    "cuda": (["train.device=cuda"], "no CUDA device; set train.device=cpu"),
+    "backend": (["train.expert_backend=grouped", "train.dtype=float64"], "set train.expert_backend=fused"),
+    "tau": (["hps.decay=tau", "hps.weight_decay=0.1"], "hps.tuned_steps is missing"),
 }
 
 
@@ -188,6 +188,7 @@ def test_generate_refuses_nonsense(tmp_path: Path, say: Say) -> None:
         assert err.startswith(f"expertp: {arguments[0]}") or "argument --tokens" in err
 
 
+@pytest.mark.heavy
 def test_the_base_is_named_and_follows_the_model(run_file: Path, tmp_path: Path, say: Say) -> None:
     tree = yaml.safe_load(run_file.read_text())
     del tree["base"]

@@ -34,6 +34,7 @@ def all_windows(context: int) -> list[list[int]]:
     ]
 
 
+@pytest.mark.heavy
 @given(context=st.integers(1, 40), sequences=st.integers(1, 5), seed=st.integers(0, 2**63), epochs=st.integers(1, 3))
 def test_each_window_once_an_epoch_in_whole_batches(
     shards: TokenShards, context: int, sequences: int, seed: int, epochs: int
@@ -46,6 +47,7 @@ def test_each_window_once_an_epoch_in_whole_batches(
         assert sorted(rows[epoch * len(windows) : (epoch + 1) * len(windows)]) == windows
 
 
+@pytest.mark.heavy
 @given(seed=st.integers(0, 2**40), step=st.integers(0, 10**9), other=st.integers(0, 10**9))
 def test_a_batch_depends_on_seed_and_step_only(shards: TokenShards, seed: int, step: int, other: int) -> None:
     before = train_batch(shards, 8, 4, seed, step)
@@ -84,6 +86,7 @@ def test_permute_is_a_permutation(size: int, seed: int, epoch: int) -> None:
     assert sorted(permute(np.arange(size), size, seed, epoch).tolist()) == list(range(size))
 
 
+@pytest.mark.heavy
 def test_permute_looks_random() -> None:
     size, seeds = 101, 2000
     orders = np.stack([permute(np.arange(size), size, seed, 0) for seed in range(seeds)])

@@ -32,6 +32,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tmp_path_factory.mktemp("bpe"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["gpt2", "bpe"])
 @settings(max_examples=400, deadline=None)
 @given(text=TEXTS, size=st.integers(1, 20))
@@ -50,6 +51,7 @@ def test_cutting_at_any_other_place_would_change_ids() -> None:
         assert np.concatenate(parts).tolist() != whole.tolist()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("text", ["x" * 2_000_000, " " * 2_000_000 + "x", "\n\t" * 1_000_000 + "end"])
 def test_text_without_structure_neither_stalls_nor_overflows(text: str) -> None:
     gpt2 = load_gpt2()

@@ -6,6 +6,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from expertp.data import Manifest, PrepareOptions
 from expertp.data.shards import HEADER_DTYPES
 from expertp.data.sources import JSONL_ENDINGS, PARQUET_ENDINGS, TEXT_ENDINGS
@@ -14,6 +16,7 @@ from expertp.data.tokenizers import BPE_SAMPLE_CHARACTERS
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.heavy
 def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     check = "assert batch.shape == (8, 257) and batch.dtype == 'int64'"

@@ -105,6 +105,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: options.tokenizer)
 @pytest.mark.parametrize("stop_after", [1, 12, 33])
 def test_raising_in_the_middle_and_going_on(
@@ -125,9 +126,10 @@ def test_raising_in_the_middle_and_going_on(
     prepare(str(corpus), out, options, on_note=notes.append)
     assert files_of(out) == files_of(whole)
     if stop_after == 33:
-        assert [note for note in notes if note.startswith("going on after ")]
+        assert [note for note in notes if note.startswith("resuming after ")]
 
 
+@pytest.mark.heavy
 def test_stopping_at_each_write_of_progress_and_going_on(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ module.prepare(sys.argv[1], sys.argv[2], module.PrepareOptions("bytes", None, 0.
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kill_after", [3, 20, 30])
 def test_kill_minus_9_and_going_on(corpus: Path, tmp_path: Path, kill_after: int) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
@@ -200,7 +203,7 @@ def test_finished_directory_has_nothing_to_do(corpus: Path, tmp_path: Path) -> N
     first = prepare(str(corpus), tmp_path / "out", OPTIONS)
     notes: list[str] = []
     assert prepare(str(corpus), tmp_path / "out", OPTIONS, forbid, notes.append) == first
-    assert notes == [f"nothing to do: {tmp_path / 'out'} is finished with these options"]
+    assert notes == [f"nothing to do: {tmp_path / 'out'} is complete"]
 
 
 def stopped(corpus: Path, out: Path) -> None:
@@ -216,9 +219,9 @@ def stopped(corpus: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer": "gpt2"}, "with --tokenizer bytes, now it is gpt2; choose another --out, or delete"),
-        ({"val_fraction": 0.2}, "with --val-fraction 0.1, now it is 0.2"),
-        ({"shard_tokens": 4000}, "with --shard-tokens 3000, now it is 4000"),
+        ({"tokenizer": "gpt2"}, "with --tokenizer bytes, not gpt2"),
+        ({"val_fraction": 0.2}, "with --val-fraction 0.1, not 0.2"),
+        ({"shard_tokens": 4000}, "with --shard-tokens 3000, not 4000"),
     ],
 )
 def test_other_options_on_the_same_directory(
@@ -243,7 +246,7 @@ def test_another_source_on_the_same_directory(corpus: Path, tmp_path: Path, is_f
     else:
         stopped(corpus, out)
     (corpus / "c.jsonl").write_text('{"text": "one more"}\n')
-    with pytest.raises(InputError, match=r"was prepared from '.*' and not from '.*' as it is now .*; choose another"):
+    with pytest.raises(InputError, match=r"was prepared from '.*' with other file names or sizes"):
         prepare(str(corpus), out, OPTIONS)
 
 
@@ -262,7 +265,7 @@ def test_nothing_kept_means_any_options_may_start(corpus: Path, tmp_path: Path) 
 def test_directories_of_others_are_left_alone(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "train.bin").write_bytes(b"ab")
-    with pytest.raises(InputError, match=r"already has train.bin, which no prepare of ours left; choose an empty"):
+    with pytest.raises(InputError, match=r"already has train.bin, which expertp prepare did not write"):
         prepare(str(corpus), tmp_path / "out", OPTIONS)
     assert files_of(tmp_path / "out") == {"train.bin": b"ab"}
 
@@ -292,8 +295,11 @@ def test_two_at_once_are_refused(corpus: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_options(corpus: Path, tmp_path: Path, change: dict[str, object], message: str) -> None:
+    options = replace(OPTIONS)
+    for field, value in change.items():
+        object.__setattr__(options, field, value)  # a caller without a type checker can pass any value
     with pytest.raises(InputError, match=message):
-        prepare(str(corpus), tmp_path / "out", replace(OPTIONS, **change))
+        prepare(str(corpus), tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
 
 
@@ -301,10 +307,10 @@ def test_empty_and_single_documents(tmp_path: Path) -> None:
     folder, out = tmp_path / "folder", tmp_path / "out"
     folder.mkdir()
     (folder / "a.txt").write_text("")
-    with pytest.raises(InputError, match=r"is empty: it has no text; give a source with text"):
+    with pytest.raises(InputError, match=r"has no text"):
         prepare(str(folder), out, OPTIONS)
     (folder / "b.txt").write_text("the only text")
-    with pytest.raises(InputError, match=r"one single document, .* --val-fraction 0.1; give more files, or --val-fr"):
+    with pytest.raises(InputError, match=r"only one document, .* --val-fraction 0.1; give more files, or --val-fr"):
         prepare(str(folder), out, OPTIONS)
     assert not out.exists()
     manifest = prepare(str(folder), out, replace(OPTIONS, val_fraction=0.0))
@@ -344,6 +350,7 @@ def test_val_never_has_more_than_twice_its_share(lengths: list[int], val_fractio
     assert train.documents >= 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("val_fraction", [0.01, 0.1])
 def test_val_is_a_fair_sample_of_lengths(val_fraction: float) -> None:
     """On lengths like those of web pages, documents of val are as long as those of train, and the share is met."""
@@ -370,6 +377,7 @@ def test_progress_counts_up_to_the_totals(corpus: Path, tmp_path: Path) -> None:
         assert earlier.bytes_read <= later.bytes_read
 
 
+@pytest.mark.heavy
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     source = tmp_path / "x.jsonl"
     with source.open("w") as file:
@@ -386,6 +394,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert peak < 1_500_000
 
 
+@pytest.mark.heavy
 def test_novels_split_by_whole_documents(shared_text: Callable[[str], Path], tmp_path: Path) -> None:
     manifest = prepare(str(shared_text("novels")), tmp_path / "out", PrepareOptions(tokenizer="gpt2", val_fraction=0.1))
     assert (manifest.train.documents + manifest.val.documents) == 50

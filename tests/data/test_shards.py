@@ -75,7 +75,7 @@ def test_a_changed_bpe_tokenizer_is_noticed(corpus: Path, tmp_path: Path) -> Non
     prepare(str(corpus), out, PrepareOptions(tokenizer="bpe", vocab_size=300))
     assert open_dataset(out).vocab_size == 300
     (out / "tokenizer.json").write_text((out / "tokenizer.json").read_text() + " ")
-    with pytest.raises(InputError, match="not the tokenizer this data was made with"):
+    with pytest.raises(InputError, match="not the tokenizer that encoded this data"):
         open_dataset(out)
 
 
@@ -98,7 +98,7 @@ def test_directories_that_are_no_data(prepared: Path, tmp_path: Path) -> None:
 )
 def test_damaged_manifest(prepared: Path, manifest: str) -> None:
     (prepared / "manifest.json").write_text(manifest)
-    with pytest.raises(InputError, match=r"manifest.json is damaged or of another version .*prepare it again") as error:
+    with pytest.raises(InputError, match=r"manifest.json is damaged .*prepare it again") as error:
         open_dataset(prepared)
     assert "\n" not in str(error.value)
 
@@ -128,7 +128,7 @@ def test_headered_shards_of_32_bits(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path)
     assert (contents(dataset.train), dataset.dtype) == ([[1, 128_000]], "uint32")
     write_headered(tmp_path / "tiny_val.bin", [1])
-    with pytest.raises(InputError, match="mixes uint16 and uint32 shards; keep one kind"):
+    with pytest.raises(InputError, match="mixes uint16 and uint32 shards"):
         open_dataset(tmp_path)
 
 
@@ -139,7 +139,7 @@ def test_damaged_headered_shards(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"header says 3 tokens \(1030 bytes\), it has 1028 bytes; download it again"):
         open_dataset(tmp_path)
     write_headered(file, [1, 2, 3], version=9)
-    with pytest.raises(InputError, match=r"x_train_0.bin has no llm.c header .*; name it train.bin if it is raw"):
+    with pytest.raises(InputError, match=r"x_train_0.bin has no llm.c header .*train.bin"):
         open_dataset(tmp_path)
     file.write_bytes(b"short")
     with pytest.raises(InputError, match=r"has no llm\.c header"):
@@ -154,6 +154,7 @@ def test_foreign_data_is_never_written_to(tmp_path: Path) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["train.bin", "val.bin"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("full_hash_bytes", [10**9, 0])
 def test_foreign_hash_follows_the_tokens_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_hash_bytes: int

@@ -13,6 +13,7 @@ def read(source: str | Path, text_key: str = "text") -> list[tuple[str, str]]:
     return [(document.id, document.text) for document in read_documents(find_corpus(str(source), text_key))]
 
 
+@pytest.mark.heavy
 def test_builtin_is_the_standard_library_without_tests() -> None:
     corpus = find_corpus("builtin")
     documents = list(read_documents(corpus))
@@ -30,7 +31,7 @@ def test_folder_of_text_in_order_of_paths_without_hidden_files(tmp_path: Path) -
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     assert read(tmp_path) == [("a.py", "a.py"), ("a/z.md", "a/z.md"), ("b.txt", "b.txt")]
-    assert sorted(find_corpus(str(tmp_path)).left_out) == [("(no ending)", 1), (".png", 1)]
+    assert sorted(find_corpus(str(tmp_path)).left_out) == [("(no extension)", 1), (".png", 1)]
 
 
 def test_one_file_of_any_ending_is_text(tmp_path: Path) -> None:
@@ -66,6 +67,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert read(tmp_path / "x.parquet") == read(tmp_path)
 
 
+@pytest.mark.heavy
 def test_hub_reads_what_datasets_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
@@ -75,7 +77,7 @@ def test_hub_reads_what_datasets_reads(tmp_path: Path, monkeypatch: pytest.Monke
     (folder / "train.jsonl").write_text("".join(json.dumps({"text": f"row {i}"}) + "\n" for i in range(3)))
     (folder / "test.jsonl").write_text('{"text": "not for training"}\n')
     assert [text for _, text in read(f"hf:{folder}")] == ["row 0", "row 1", "row 2"]
-    with pytest.raises(InputError, match=r"'no/such' .*network; running again goes on"):
+    with pytest.raises(InputError, match=r"'no/such' .*network"):
         read("hf:no/such")
     with pytest.raises(InputError, match=r"config \(nothing\)"):
         read(f"hf:{folder}:nothing")
@@ -101,10 +103,10 @@ def test_fingerprint_follows_names_and_sizes_not_the_place(tmp_path: Path) -> No
         ("a.txt", b"caf\xe9 au lait", r"a.txt is not UTF-8 \(byte 0xe9 at offset 3\).*iconv"),
         ("a.jsonl", b'{"text": "ok"}\n{"text": "\xe9"}\n', r"a.jsonl:2 is not UTF-8 .* offset 25"),
         ("a.jsonl", b'{"text": "ok"}\n{"text": \n', r"a.jsonl:2 is not JSON \(Expecting value at column"),
-        ("a.jsonl", b'["text"]\n', r"a.jsonl:1 is a JSON list; each line must be an object"),
+        ("a.jsonl", b'["text"]\n', r"a.jsonl:1 is a JSON list, not an object"),
         ("a.jsonl", b'{"body": "x", "n": 1}\n', r"a.jsonl:1 has no field 'text'; its fields are body, n; choose one"),
-        ("a.jsonl", b'{"text": 5}\n', r"a.jsonl:1: field 'text' is int, must be a string"),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "ok"}\n' * 99)[:-12], r"a.jsonl.gz is a damaged gzip file"),
+        ("a.jsonl", b'{"text": 5}\n', r"a.jsonl:1: field 'text' is int, not a string"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "ok"}\n' * 99, mtime=0)[:-12], r"a.jsonl.gz is a damaged gzip file"),
         ("a.jsonl.gz", b"plain", r"a.jsonl.gz is a damaged gzip file"),
         ("a.parquet", b"no parquet at all", r"a.parquet cannot be read as Parquet .*again"),
     ],
@@ -140,6 +142,8 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="names no dataset"):
         find_corpus("hf:")
     (tmp_path / "a.png").write_bytes(b"")
-    with pytest.raises(InputError, match=r"no readable files .*\(it has 1 .png\); endings read are .jsonl") as caught:
+    with pytest.raises(
+        InputError, match=r"no readable files .*\(it has 1 .png\); supported extensions are .jsonl"
+    ) as caught:
         find_corpus(str(tmp_path))
     assert all(ending in str(caught.value) for ending in TEXT_ENDINGS)

@@ -74,11 +74,13 @@ def second_gpt2():
     return second_gpt2.made
 
 
+@pytest.mark.heavy
 def test_gpt2_real_text_equals_a_second_implementation(shared_text: Callable[[str], Path]) -> None:
     text = (shared_text("novels") / "Cbronte_Jane_1847.txt").read_text(encoding="utf-8")
     assert load_gpt2().encode(text) == second_gpt2().encode(text).ids
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["gpt2", "bytes", "bpe"])
 @settings(max_examples=200, deadline=None)
 @given(texts=st.lists(st.text(max_size=60), max_size=5))
@@ -109,12 +111,14 @@ def test_a_stream_that_ends_within_a_character_says_so() -> None:
     assert stream.finish() == "\N{REPLACEMENT CHARACTER}"
 
 
+@pytest.mark.heavy
 def test_many_units_keep_the_order_of_texts() -> None:
     texts = [f"{i} " + "word " * 30_000 for i in range(12)] + ["", "end"]
     gpt2 = load_gpt2()
     assert [gpt2.decode(ids) for ids in gpt2.encode_batch(texts)] == texts
 
 
+@pytest.mark.heavy
 def test_bpe_training_is_deterministic_across_processes(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from expertp.data.tokenizers import train_bpe; "
@@ -156,12 +160,12 @@ def test_bpe_is_found_again_from_a_saved_identity(trained: Tokenizer, tmp_path: 
 
 def test_bpe_file_missing_changed_or_malformed(tmp_path: Path) -> None:
     identity = TokenizerIdentity("bpe", 300, 0, "0" * 64)
-    with pytest.raises(InputError, match="say which directory"):
+    with pytest.raises(InputError, match="give its directory"):
         load_tokenizer(identity)
     with pytest.raises(InputError, match=r"tokenizer.json is missing; prepare"):
         load_tokenizer(identity, tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="is not the tokenizer this data was made with"):
+    with pytest.raises(InputError, match="is not the tokenizer that encoded this data"):
         load_tokenizer(identity, tmp_path)
     with pytest.raises(InputError, match="cannot read the bpe tokenizer"):
         load_bpe(tmp_path / "tokenizer.json")
@@ -181,6 +185,7 @@ def test_gpt2_with_damaged_files_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
         load_gpt2.__wrapped__()
 
 
+@pytest.mark.heavy
 def test_importing_the_package_loads_no_heavy_library_and_gpt2_no_network_package() -> None:
     code = """
 import sys

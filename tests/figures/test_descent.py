@@ -2,23 +2,23 @@ import math
 
 import pytest
 
-from expertp.analysis.paired import Change
+from expertp.analysis.paired import PairedDifference
 from expertp.figures import descent
 from expertp.figures.save import render
+from expertp.search.tune import Outcome, Trial
 from expertp.spec import BaseHPs
-from expertp.tune import Outcome, Trial
 
 HPS = BaseHPs(lr=2**-7)
 EVEN = Outcome((3.0, 3.1, 3.2), (0.05, 0.06, 0.07))
 LOST = Outcome((3.0, math.inf, 3.2), (0.05, math.nan, 0.07))
 
 
-def trial(coordinate, value, factor, verdict="left", outcome=EVEN, mean=0.01):
-    return Trial(coordinate, value, factor, HPS, outcome, None, Change(mean, 0.002, 3), verdict, "so it is")
+def trial(coordinate, value, factor, decision="left", outcome=EVEN, mean=0.01):
+    return Trial(coordinate, value, factor, HPS, outcome, None, PairedDifference(mean, 0.002, 3), decision, "so it is")
 
 
 PATH = [
-    Trial("", math.nan, 1.0, HPS, EVEN, LOST, verdict="taken", why="start"),
+    Trial("", math.nan, 1.0, HPS, EVEN, LOST, decision="taken", why="start"),
     trial("lr", 2**-8, 0.5, "taken", mean=-0.2),
     trial("lr", 2**-6, 2.0, "unstable", LOST, math.nan),
     trial("lr", 2**-9, 0.5),
@@ -48,6 +48,7 @@ def test_every_candidate_has_a_row_and_what_is_unknown_is_empty():
     assert rows[4]["load_above"] is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", [PATH, PATH[:6], PATH[:1]])
 def test_a_path_can_be_drawn(path):
     drawing = render("path", descent.draw, descent.data(path))

@@ -14,28 +14,25 @@ from synthetic import write_study
 
 from expertp.analysis.balance import LoadBalance
 from expertp.analysis.collapse import Collapse
-from expertp.analysis.curves import StudyTable
 from expertp.analysis.optimum import Optimum
 from expertp.analysis.transfer import judge
-from expertp.figures import balance, collapse, contrast, curves, drift, excess, expert_shape, scaling
-from expertp.figures.labels import cell, thinned
-from expertp.figures.save import inline_svg, render, to_csv
-from expertp.figures.style import CONTRAST, INK, OURS, RETUNED, SIZE_COLOURS, size_colour
+from expertp.figures import arms, balance, collapse, curves, drift, excess, expert_shape, scaling
+from expertp.figures.labels import summarize, thinned
+from expertp.figures.save import BACKGROUND, inline_svg, render, to_csv
+from expertp.figures.style import INK, OTHER, OURS, RETUNED, SIZE_COLOURS, size_colour
+from expertp.study.cells import expand, unique_runs
+from expertp.study.table import Result, StudyTable
+from expertp.util.statistics import Estimate
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return write_study(tmp_path_factory.mktemp("figures") / "study")
-
-
-@pytest.fixture(scope="module")
-def table(directory):
-    return StudyTable(directory.study, directory.results())
+def table(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("figures") / "study").table()
 
 
 @pytest.fixture(scope="module")
 def verdict(table):
-    return judge(table.study, table.results)
+    return judge(table)
 
 
 def panel_of(shown, axis, hp):
@@ -43,43 +40,43 @@ def panel_of(shown, axis, hp):
 
 
 def test_a_curve_has_its_optimum_where_the_losses_have_it(table, verdict):
-    shown = curves.data(table, {(each.axis, each.hp): each.optima for each in verdict.axes})
+    shown = curves.data(table, verdict.axes)
     assert shown.shape == (3, 2)
     panel = panel_of(shown, "width", "log2_lr")
     assert [line.label for line in panel.lines] == ["32", "64", "128"]
-    assert all(line.star.log2_value == pytest.approx(-7, abs=0.1) for line in panel.lines)
+    assert all(line.star.at.value == pytest.approx(-7, abs=0.1) for line in panel.lines)
     assert panel.base_optimum == pytest.approx(-7, abs=0.1)
     assert panel_of(shown, "alpha", "log2_init_std").lines == ()
 
 
-def test_diverged_runs_are_counted_and_never_averaged(table, verdict):
-    shown = curves.data(table, {})
-    last = panel_of(shown, "width", "log2_lr").lines[-1].cells[-1]
+def test_diverged_runs_are_counted_and_never_averaged(table):
+    shown = curves.data(table, ())
+    last = panel_of(shown, "width", "log2_lr").lines[-1].losses[-4]
     assert (last.n, last.diverged, last.median, last.of) == (1, 2, None, "2/3")
     rows = [row for row in shown.rows() if row["diverged"]]
     assert [(row["size"], row["log2_value"], row["diverged"], row["median"]) for row in rows] == [(128, -4, 2, None)]
 
 
 def test_a_missing_run_is_missing_and_not_zero():
-    assert cell([math.nan, 3.0, 3.2]).missing == 1
-    assert cell([math.nan] * 3).median is None
+    assert summarize([math.nan, 3.0, 3.2]).missing == 1
+    assert summarize([math.nan] * 3).median is None
 
 
-def test_a_contrast_stands_beside_ours_on_shared_axes(table):
-    shown = curves.contrast_data(table, "sp", {})
-    assert [(panel.rules, panel.hp) for panel in shown.panels] == [
+def test_another_arm_stands_beside_ours_on_shared_axes(table):
+    shown = curves.arm_data(table, table.arm("sp"), ())
+    assert [(panel.arm.name, panel.hp) for panel in shown.panels] == [
         ("expertp", "log2_lr"),
         ("sp", "log2_lr"),
         ("expertp", "log2_init_std"),
         ("sp", "log2_init_std"),
     ]
-    stars = {line.size: line.star.log2_value for line in shown.panels[1].lines}
+    stars = {line.curve.size.model.n_embd: line.star.at.value for line in shown.panels[1].lines}
     assert stars[128] - stars[32] == pytest.approx(-2, abs=0.2)
-    assert curves.contrast_data(table, "fan_in_down", {}) is None
+    assert curves.arm_data(table, table.arm("fan_in_down"), ()) is None
 
 
 def test_gaps_are_signed_and_taken_seed_by_seed(table):
-    by_scale = {each.scale: each for each in contrast.data(table, "sp").sizes}
+    by_scale = {each.size.scale: each for each in arms.data(table, table.arm("sp")).sizes}
     # The optimum of sp moves by two octaves of lr and one of init, 0.06 2^2 + 0.03; tuning lr wins back most of it.
     assert by_scale[4.0].zero_shot_gap.mean == pytest.approx(0.27, abs=0.01)
     assert 0 < by_scale[4.0].retuned_gap.mean < 0.04
@@ -90,65 +87,66 @@ def test_gaps_are_signed_and_taken_seed_by_seed(table):
 
 
 def test_a_gap_where_we_are_worse_is_negative_and_a_diverged_seed_is_no_gap():
-    assert contrast._gap([3.0, 3.1], [3.2, 3.2]).mean == pytest.approx(-0.15)
-    assert contrast._gap([3.0, math.inf], [3.2, 3.2]) is None
-    assert contrast._gap([3.0, math.nan], [3.2, 3.2]).n == 1
+    assert arms._gap([3.0, 3.1], [3.2, 3.2]).mean == pytest.approx(-0.15)
+    assert arms._gap([3.0, math.inf], [3.2, 3.2]) is None
+    assert arms._gap([3.0, math.nan], [3.2, 3.2]).n == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("has_diverged", [False, True])
-def test_diverged_runs_of_expert_shapes_and_contrasts_are_on_the_frame(table, has_diverged):
-    lost = cell([3.0, 3.1, math.inf if has_diverged else 3.2])
+def test_diverged_runs_of_expert_shapes_and_arms_are_on_the_frame(table, has_diverged):
+    lost = summarize([3.0, 3.1, math.inf if has_diverged else 3.2])
     shapes = expert_shape.data(table)
-    points = tuple(replace(each, losses=lost) if each.scale == 4 else each for each in shapes.points)
-    beside = contrast.data(table, "sp")
-    sizes = tuple(replace(each, zero_shot=lost) if each.scale == 4 else each for each in beside.sizes)
+    points = tuple(replace(each, losses=lost) if each.size.scale == 4 else each for each in shapes.points)
+    beside = arms.data(table, table.arm("sp"))
+    sizes = tuple(replace(each, zero_shot=lost) if each.size.scale == 4 else each for each in beside.sizes)
     for drawing in (
         render("shape", expert_shape.draw, replace(shapes, points=points)),
-        render("contrast", contrast.draw, replace(beside, sizes=sizes)),
+        render("arms", arms.draw, replace(beside, sizes=sizes)),
     ):
         assert ("1/3" in drawing.svg) == has_diverged
         assert ("diverged" in drawing.svg) == has_diverged
 
 
+@pytest.mark.heavy
 def test_tuning_again_is_judged_by_the_mean_as_its_gap_is(table):
-    """The median of the copied values is the lower one; their mean is not."""
-    copied, tuned = (3.0, 3.0, 3.9), (3.1, 3.1, 3.1)
-
-    class Swept:
-        study = table.study
-
-        def curve(self, axis, scale, rules, hp):
-            of = [curve for curve in table.curves(axis, rules, hp).values() if curve.scale == scale]
-            return replace(of[0], losses=(tuned,), log2_values=(-9.0,)) if of and hp == "log2_lr" else None
-
-        def zero_shot(self, *_):
-            return copied
-
-    assert contrast._retuned(Swept(), "width", 4.0, "sp") == (tuned, "log2_lr -9")
+    """The median of the zero-shot losses is the lower one; their mean is not."""
+    sp = table.arm("sp")
+    zero_shot, tuned = (3.0, 3.0, 3.9), (3.1, 3.1, 3.1)
+    special = {sp.hps: zero_shot, sp.hps.replace(lr=2.0**-9): tuned}
+    results = [
+        Result(run, "", "finished", val_loss=special.get(run.hps, (5.0,) * 3)[run.train.seed])
+        for run in unique_runs(expand(table.study))
+    ]
+    largest = table.sizes("width")[-1]
+    found = arms._retuned(StudyTable.join(table.study, results), "width", largest, sp)
+    assert found == (tuned, "log2_lr -9")
 
 
 def optimum(value, draws, edge=None):
     draws = np.asarray(draws, float)
     low = np.where(draws == -np.inf, -np.inf, draws)
-    return Optimum(value, (-math.inf, math.inf), 3.0, edge, 0.1, draws, low, draws)
+    return Optimum(Estimate(value, -math.inf, math.inf), 3.0, edge, 0.1, low, draws)
 
 
 def test_an_open_interval_of_a_shift_stays_open():
     base, beyond = optimum(-7.0, [-7.1, -7.0, -6.9]), optimum(-10.0, [-np.inf, -10.0, -9.9], "low")
-    shift = drift._shift(4.0, beyond, base)
-    assert (shift.octaves, shift.low, shift.edge) == (-3.0, -math.inf, "low")
-    assert shift.high == pytest.approx(-3.0)
+    shift = drift.shift(beyond, base)
+    assert (shift.octaves.value, shift.octaves.low, shift.edge) == (-3.0, -math.inf, "low")
+    assert shift.octaves.high == pytest.approx(-3.0)
 
 
 def test_drift_and_excess_are_those_of_the_verdict(table, verdict):
     shown = drift.data(table.study, verdict.axes)
     assert shown.half_grid == 0.5
-    for line in shown.lines:
-        assert line.shifts[0].octaves == 0
-        assert all(abs(shift.octaves) < 0.2 and shift.low < shift.high for shift in line.shifts[1:])
+    for each in shown.verdicts:
+        first, *others = (shift.octaves for shift in drift.shifts(each).values())
+        assert first.value == 0
+        assert all(abs(each.value) < 0.2 and each.low < each.high for each in others)
     costs = excess.data(table, verdict.axes)
-    assert {each.scale for each in costs.points} == {2.0, 4.0}
-    assert all(gain.gain == pytest.approx(0.08 * math.log2(gain.scale), abs=0.01) for gain in costs.gains)
+    assert {size.scale for _, size, _ in costs.points} == {2.0, 4.0}
+    assert len(costs.gains) == 6
+    assert all(gain == pytest.approx(0.08 * math.log2(size.scale), abs=0.01) for (_, size), gain in costs.gains.items())
 
 
 def test_scaling_has_a_law_per_axis_and_way_of_counting(table):
@@ -159,25 +157,29 @@ def test_scaling_has_a_law_per_axis_and_way_of_counting(table):
 def test_experts_and_their_size_are_compared_at_one_scale(table):
     shown = expert_shape.data(table)
     assert shown.is_comparable
-    assert [(each.label, each.scale) for each in shown.of("alpha")] == [("1", 1.0), ("2", 2.0), ("4", 4.0)]
+    assert [(each.label, each.size.scale) for each in shown.of("alpha")] == [("1", 1.0), ("2", 2.0), ("4", 4.0)]
 
 
+@pytest.mark.heavy
 def test_a_drawing_is_the_same_bytes_each_time_and_its_csv_the_numbers(table):
-    data = curves.data(table, {})
+    data = curves.data(table, ())
     first, second = (render("curves", curves.draw, data) for _ in range(2))
     assert first == second
     rows = list(csv.DictReader(io.StringIO(first.csv)))
     assert len(rows) == len(data.rows())
     assert float(rows[0]["median"]) == pytest.approx(data.rows()[0]["median"], rel=1e-6)
     assert INK in first.svg
+    assert BACKGROUND in first.svg
     assert "DejaVu" not in first.svg
     assert "<metadata>" not in first.svg
 
 
+@pytest.mark.heavy
 def test_an_inline_figure_has_ids_of_its_own_a_title_and_the_ink_of_the_page(table):
-    data = curves.data(table, {})
+    data = curves.data(table, ())
     inline = render("curves", curves.draw, data).inline("A <title>", "What it shows")
     assert INK not in inline
+    assert BACKGROUND not in inline
     assert "<style" not in inline
     assert '<title id="curves-title">A &lt;title&gt;</title>' in inline
     assert 'role="img"' in inline
@@ -199,18 +201,18 @@ def test_inline_figures_do_not_share_what_they_refer_to():
 
 
 def test_a_picture_says_over_how_many_seeds_it_is(table):
-    load = LoadBalance(1.0, (1, 2), (0.1, 0.2), (0.0, 0.0), n_seeds=3)
-    trace = Collapse((1, 2), (3.0, 2.0), (0.1, 0.1), 1, (), window=1)
-    collapsed = collapse.CollapseAxis("width", trace, {1.0: "32"}, {1.0: 3})
+    load = LoadBalance((1, 2), (0.1, 0.2), (0.0, 0.0), n_seeds=3)
+    trace = Collapse((1, 2), (3.0, 2.0), (0.1, 0.1), 1, (), window=1, n_seeds=3)
+    base = table.base("width")
     for draw, shown, seeds in (
-        (curves.draw, curves.data(table, {}), "n = 2–3 seeds"),  # one run is missing
+        (curves.draw, curves.data(table, ()), "n = 2–3 seeds"),  # one run is missing
         (expert_shape.draw, expert_shape.data(table), "n = 3 seeds"),
         (
             balance.draw,
-            balance.BalanceData(("width",), (balance.LoadLine("width", "32", load, 8),), 1.0),
+            balance.BalanceData(("width",), (balance.LoadLine("width", base, load),), 1.0),
             "n = 3 seeds",
         ),
-        (collapse.draw, collapse.CollapseData("sp", (collapsed,)), "n = 3 seeds"),
+        (collapse.draw, collapse.CollapseData(("width",), table.own, base, {"width": trace}), "n = 3 seeds"),
     ):
         figure = Figure()
         draw(figure, shown)
@@ -219,6 +221,10 @@ def test_a_picture_says_over_how_many_seeds_it_is(table):
 
 def test_csv_of_nothing_is_a_header():
     assert to_csv([]) == "nothing\n"
+
+
+def test_a_number_that_is_unknown_is_an_empty_field():
+    assert to_csv([{"low": math.nan, "high": math.inf}]) == "low,high\n,inf\n"
 
 
 def test_long_series_are_thinned_and_keep_their_ends():
@@ -249,7 +255,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("paper", ["#ffffff", "#101419"])
-@pytest.mark.parametrize("colour", [*SIZE_COLOURS, OURS, CONTRAST, RETUNED])
+@pytest.mark.parametrize("colour", [*SIZE_COLOURS, OURS, OTHER, RETUNED])
 def test_colours_can_be_seen_on_light_and_on_dark(colour, paper):
     dark, light = sorted([luminance(colour), luminance(paper)])
     assert (light + 0.05) / (dark + 0.05) >= 3

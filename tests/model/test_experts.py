@@ -90,6 +90,7 @@ def test_backends_compute_in_bfloat16_under_autocast(backend):
         assert (rounded - exact).norm() / exact.norm() < 0.02
 
 
+@pytest.mark.heavy
 def test_fused_works_in_a_compiled_block():
     arguments = problem()
     compiled = torch.compile(lambda *a: fused_experts(*a) * 2, backend="eager")
@@ -151,5 +152,5 @@ def test_the_backend_follows_from_device_shape_and_type(wanted, device, model, d
 
 @pytest.mark.parametrize(("model", "dtype"), [(NARROW, "bfloat16"), (MODEL, "float64")])
 def test_what_grouped_cannot_do_is_refused(model, dtype):
-    with pytest.raises(InputError, match=re.escape("so set train.expert_backend=fused")):
+    with pytest.raises(InputError, match=re.escape("set train.expert_backend=fused")):
         choose_backend("grouped", "cpu", model, dtype)

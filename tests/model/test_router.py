@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from expertp.model.router import Router
+from expertp.model.router import Router, auxiliary_loss
 
 
 def make_router(n_embd=16, n_exp=8, n_act=2, std=1.0, **options):
@@ -85,3 +85,13 @@ def test_routing_is_float32_under_autocast():
     assert torch.equal(plain.expert_TK, under_autocast.expert_TK)
     rounded = (x.flatten(0, 1).bfloat16() @ router.weight.T.bfloat16()).sigmoid().topk(16).indices
     assert not torch.equal(plain.expert_TK.sort(-1).values, rounded.sort(-1).values), "bfloat16 would route otherwise"
+
+
+def test_the_auxiliary_loss_is_one_when_even_and_more_when_not():
+    even = auxiliary_loss(torch.full((8, 4), 0.5), torch.tensor([2, 2, 2, 2]))
+    assert even.item() == pytest.approx(1.0)
+    gates = torch.tensor([[0.9, 0.1, 0.1, 0.1]]).repeat(8, 1).requires_grad_()
+    skewed = auxiliary_loss(gates, torch.tensor([8, 0, 0, 0]))
+    assert skewed.item() == pytest.approx(4 * 0.9 / 1.2)
+    skewed.backward()
+    assert gates.grad[0, 0] > 0 > gates.grad[0, 1], "descent must lower the crowded gate and raise the others"

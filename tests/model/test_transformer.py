@@ -3,9 +3,9 @@ import torch
 
 from expertp.model import MoETransformer, group_of
 from expertp.model.experts import BACKENDS
-from expertp.optim import init_parameters
 from expertp.plan import Forward, plan
 from expertp.spec import BaseHPs, ModelSpec
+from expertp.training.optim import init_parameters
 
 
 def spec(**changes):

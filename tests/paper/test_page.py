@@ -4,7 +4,9 @@ import re
 import pytest
 
 from expertp.errors import InputError
-from expertp.paper.page import as_markdown, stored, write_page
+from expertp.paper.finding import FindingRecord
+from expertp.paper.page import as_markdown, write_page
+from expertp.paper.store import read_records
 
 RECORD = {
     "where": "Fig. 9", "claim": "It is so.", "studies": [], "pictures": ["one", "two"], "verdict": "HOLDS",
@@ -29,13 +31,28 @@ def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
     assert text.index("## speedrun") < text.index("## softmax")
     assert "![two](findings/softmax/two.svg)" in text
     assert "**INCONCLUSIVE**: |Load| 1.5. Because." in text
-    assert "`expertp figures speedrun`: 3 runs. Text: novels-512, builtin-512 in place of k8s-docs." in text
+    assert "`expertp paper make speedrun`: 3 runs. Text: novels-512, builtin-512 in place of k8s-docs." in text
     assert "It is so." not in text  # the claim is that of the catalogue, however old the record
-    assert text == as_markdown(stored(tmp_path), {})
+    assert text == as_markdown(read_records(tmp_path), {})
+
+
+def test_a_record_is_stored_and_loaded():
+    tree = {**RECORD, "name": "softmax", "table": [["axis"], ["width"]]}
+    record = FindingRecord.from_dict(tree)
+    assert record.answer == "HOLDS"
+    assert json.loads(json.dumps(record.to_dict())) == tree
+    with pytest.raises(ValueError, match="answer"):
+        FindingRecord.from_dict({**tree, "verdict": "HOLD"})
+
+
+def test_a_damaged_record_is_refused(tmp_path):
+    put(tmp_path, "softmax", verdict="HOLD")
+    with pytest.raises(InputError, match=r"finding.json: damaged; .*`expertp paper make softmax`"):
+        write_page(tmp_path)
 
 
 def test_an_empty_directory_has_no_page(tmp_path):
-    with pytest.raises(InputError, match="no findings here; `expertp figures NAME --out"):
+    with pytest.raises(InputError, match="no findings here; `expertp paper make NAME --out"):
         write_page(tmp_path)
 
 
@@ -51,14 +68,14 @@ def test_remarks_stand_in_their_sections(tmp_path):
         "remarks:\n  speedrun:\n    verdict: HOLDS\n    remark: |\n      So it is.\n"
     )
     speedrun, softmax = write_page(tmp_path).read_text().split("## s")[1:]
-    assert "Because.\n\nSo it is.\n\n`expertp figures speedrun`" in speedrun
+    assert "Because.\n\nSo it is.\n\n`expertp paper make speedrun`" in speedrun
     assert "So it is." not in softmax
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{softmax: {verdict: INCONCLUSIVE, remark: x}}", "about INCONCLUSIVE, and it is now HOLDS; write it anew"),
+        ("{softmax: {verdict: INCONCLUSIVE, remark: x}}", "about INCONCLUSIVE, but the answer is HOLDS"),
         ("{softmx: {verdict: HOLDS, remark: x}}", "did you mean 'softmax'?"),
         ("{softmax: {verdict: HOLD, remark: x}}", "verdict"),
         ("{softmax: {verdict: HOLDS}}", "remark"),

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from expertp.config import build, load_study, read_yaml
+from expertp.config import build, read_yaml
 from expertp.errors import InputError
-from expertp.paper.catalogue import FINDINGS, find
+from expertp.paper.catalogue import FINDINGS, STUDIES, find
 from expertp.paper.cost import cost, cost_of_runs
 from expertp.paper.profile import PROFILES, find_source, load_profile
 from expertp.spec import BaseHPs
-from expertp.study import expand
+from expertp.study.cells import arm_hps, expand, sizes, swept_on, unique_runs
+from expertp.study.load import load_study
 
 CPU, PAPER = (load_profile(name) for name in ("cpu", "paper"))
 NAMES = [
@@ -22,48 +23,50 @@ NAMES = [
 
 
 def studies(profile):
-    return {name: profile.study(name, "data") for name in profile.studies}
+    return {name: profile.study(name, "data") for name in STUDIES}
 
 
-def test_all_figures_of_the_paper_are_there():
-    assert list(FINDINGS) == NAMES
-    places = [finding.where for finding in FINDINGS.values()]
+def test_all_findings_of_the_paper_are_there():
+    assert [finding.name for finding in FINDINGS] == NAMES
+    places = [finding.where for finding in FINDINGS]
     assert len(set(places)) == 19
     assert {int(place.split(",")[0].removeprefix("Fig. ")) for place in places} == set(range(1, 20))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PROFILES)
-def test_every_study_that_a_figure_needs_is_in_the_profile(name):
+def test_every_study_of_a_finding_can_be_expanded(name):
     profile = load_profile(name)
-    assert {study for finding in FINDINGS.values() for study in finding.studies} <= set(profile.studies)
     for study, spec in studies(profile).items():
         assert expand(spec), study
         assert profile.corpus_of(study) in profile.corpora
 
 
-@pytest.mark.parametrize("study", [name for name in CPU.studies if CPU.study(name, "data").axes])
+@pytest.mark.parametrize("study", [name for name in STUDIES if CPU.study(name, "data").axes])
 def test_an_axis_of_the_cpu_profile_grows_four_times_or_stays_at_the_base(study):
     spec = CPU.study(study, "data")
     for axis in spec.axes:
-        largest = max(spec.models(axis))
-        assert largest >= 4 or list(spec.models(axis)) == [1.0], axis
+        scales = [size.scale for size in sizes(spec, axis)]
+        assert max(scales) >= 4 or scales == [1.0], axis
 
 
+@pytest.mark.heavy
 def test_transfers_have_lr_and_init_on_four_axes_and_four_seeds():
     for profile in (CPU, PAPER):
         for name in ("transfer-quarter", "transfer-twelfth"):
             study = profile.study(name, "data")
             assert set(study.axes) == {"width", "depth", "experts", "alpha"}
-            assert all(study.sweep(axis) == ("log2_lr", "log2_init_std") for axis in study.axes)
+            assert all(swept_on(study, axis) == ("log2_lr", "log2_init_std") for axis in study.axes)
             assert len(study.seeds) == 4
     assert PAPER.study("transfer-quarter", "").base.kappa == Fraction(1, 4)
     assert PAPER.study("transfer-twelfth", "").base.kappa == Fraction(1, 12)
 
 
 def paper_counts(name):
-    return [each.model.counts() for each in cost(PAPER, [FINDINGS[name]]).models]
+    return [each.model.counts() for each in cost(PAPER, [find(name)]).models]
 
 
+@pytest.mark.heavy
 def test_parameters_are_the_papers():
     base = PAPER.study("transfer-quarter", "").base.counts()
     assert (base.paper_total // 10**6, base.paper_active // 10**6) == (51, 38)
@@ -82,22 +85,30 @@ def test_the_papers_own_settings():
     assert study.hps.betas == (0.9, 0.95)
 
 
-def test_figures_share_their_cells():
-    together = [FINDINGS[name] for name in ("transfer-quarter", "loss-collapse", "transfer-twelfth", "scaling-fit")]
-    apart = sum(cost(CPU, [each]).runs for each in (FINDINGS["transfer-quarter"], FINDINGS["transfer-twelfth"]))
+@pytest.mark.heavy
+def test_findings_share_their_runs():
+    together = [find(name) for name in ("transfer-quarter", "loss-collapse", "transfer-twelfth", "scaling-fit")]
+    apart = sum(cost(CPU, [each]).runs for each in (find("transfer-quarter"), find("transfer-twelfth")))
     assert cost(CPU, together).runs == apart
-    both = cost(CPU, [FINDINGS["transfer-quarter"], FINDINGS["constants-loss"]]).runs
-    alone = cost(CPU, [FINDINGS["transfer-quarter"]]).runs + cost(CPU, [FINDINGS["constants-loss"]]).runs
+    both = cost(CPU, [find("transfer-quarter"), find("constants-loss")]).runs
+    alone = cost(CPU, [find("transfer-quarter")]).runs + cost(CPU, [find("constants-loss")]).runs
     assert both == alone - 7 * 4  # the base over learning rates
 
 
 def test_cost_counts_a_run_once():
-    runs = expand(CPU.study("granularity", "data"))
+    runs = unique_runs(expand(CPU.study("granularity", "data")))
     found = cost_of_runs([*runs, *runs])
     assert found.runs == len(runs)
     assert found.tokens == sum(run.train.steps * run.train.batch_tokens for run in runs)
     assert found.flops == sum(run.train.steps * run.train.batch_tokens * run.model.flops_per_token() for run in runs)
     assert found.h100_hours == pytest.approx(found.flops / (989e12 * 0.35) / 3600)
+
+
+def test_a_study_takes_the_first_corpus_of_its_profile_unless_it_names_another():
+    assert [each.corpus_of("speedrun") for each in (CPU, PAPER)] == ["novels", "fineweb"]
+    assert [each.corpus_of("transfer-twelfth") for each in (CPU, PAPER)] == ["k8s-docs", "c4"]
+    for profile in (CPU, PAPER):
+        assert profile.study("medium-twelfth", "data").base.n_exp == 12
 
 
 def test_text_comes_from_a_folder_or_the_built_in_corpus(tmp_path, monkeypatch):
@@ -107,14 +118,14 @@ def test_text_comes_from_a_folder_or_the_built_in_corpus(tmp_path, monkeypatch):
     assert (source.text, source.name) == ("builtin", "builtin-512")
     assert "EXPERTP_CORPORA is not set" in source.note
     monkeypatch.setenv("EXPERTP_CORPORA", str(tmp_path))
-    assert f"{tmp_path / 'novels'} is not there" in find_source("novels", corpus).note
+    assert f"{tmp_path / 'novels'} does not exist" in find_source("novels", corpus).note
     (tmp_path / "novels").mkdir()
     assert find_source("novels", corpus).text == str(tmp_path / "novels")
     assert find_source("c4", PAPER.corpora["c4"]).text == "hf:allenai/c4:en"
 
 
-def test_a_name_that_is_no_figure_is_refused():
-    with pytest.raises(InputError, match="no figure 'speedrum'; did you mean 'speedrun'"):
+def test_a_name_that_is_no_finding_is_refused():
+    with pytest.raises(InputError, match="no finding 'speedrum'; did you mean 'speedrun'"):
         find("speedrum")
     with pytest.raises(InputError, match="no profile 'gpu'; "):
         load_profile("gpu")
@@ -129,17 +140,18 @@ def test_models_that_a_race_names_are_in_both_profiles(name):
     for study in ("speedrun-dense", "medium-dense"):
         spec = profile.study(study, "data")
         values = len(spec.grids.log2_lr) + len(spec.grids.log2_init_std) - 1  # its centre is on both grids
-        assert len(expand(spec)) == values * len(spec.seeds)
+        assert len(unique_runs(expand(spec))) == values * len(spec.seeds)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("profile", [CPU, PAPER], ids=PROFILES)
 def test_what_is_derived_from_the_base_learning_rate_goes_with_it(profile):
     for name, spec in studies(profile).items():
         if spec.grids.log2_lr and len(spec.grids.log2_lr) == 1:
             assert spec.grids.log2_lr == (math.log2(spec.hps.lr),), name
     spec = profile.study("weight-decay", "data")
-    for name in spec.contrasts:
-        hps = spec.hps_of(name)
+    for name in spec.arms:
+        hps = arm_hps(spec, name)
         tau = spec.train.steps * hps.lr * hps.weight_decay
         assert tau == pytest.approx(float(name.removeprefix("tau ")), rel=0.01)
 

@@ -5,6 +5,8 @@ from urllib.parse import unquote
 
 import pytest
 
+pytestmark = pytest.mark.heavy  # draws all figures of a study
+
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("no chromium on this machine; apt-get install chromium", allow_module_level=True)

@@ -5,9 +5,9 @@ import torch
 
 from expertp import BaseHPs, ModelSpec
 from expertp.model.transformer import MoETransformer, group_of
-from expertp.optim import param_groups
 from expertp.plan import plan
 from expertp.report.planned import plan_json, plan_table, torch_code
+from expertp.training.optim import param_groups
 
 BASE = ModelSpec(n_embd=32, d_head=16, n_layer=2, n_exp=4, n_act=1, vocab_size=64, context=16)
 

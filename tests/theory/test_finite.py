@@ -159,7 +159,7 @@ def test_an_orthonormal_frame_starts_with_the_kernels_of_the_limit():
 
 
 def test_an_orthonormal_frame_needs_room():
-    with pytest.raises(InputError, match=r"^an orthonormal frame of D \+ 1 = 6 directions needs N >= that, not 5$"):
+    with pytest.raises(InputError, match=r"orthonormal .*N >= D \+ 1 = 6, not 5"):
         draw_weights(BASE, Size(5, 4, 3), [0], "orthonormal")
     assert draw_weights(BASE, Size(6, 4, 3), [0], "orthonormal").W0_SND.shape == (1, 6, 5)
     assert draw_weights(BASE, Size(5, 4, 3), [0]).W0_SND.shape == (1, 5, 5)
@@ -213,6 +213,7 @@ def test_alpha_star_compares_the_stream_with_all_experts():
     assert Size(N=48, E=8, n_hid=6).alpha_star(BASE.replace(L=4)) == pytest.approx(0.25)
 
 
+@pytest.mark.heavy
 def test_outputs_at_the_start_vanish_as_the_root_of_the_width():
     problem = BASE.replace(T=1)
     small, large = (

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from expertp.errors import InputError
-from expertp.theory.gates import balance, load_of, open_gates, whole_share
+from expertp.theory.gates import balance, load_of, open_gates, require_whole
 from expertp.theory.problem import Problem
 
 E, P = 8, 5
@@ -127,9 +127,9 @@ def test_biases_without_a_step_of_their_own_stay(problem):
 
 
 def test_a_share_of_experts_that_is_not_whole_is_refused():
-    whole_share(HARD, 8, "E")
-    whole_share(HARD.replace(kappa="1/3"), 9, "E")
+    require_whole(HARD, 8, "E")
+    require_whole(HARD.replace(kappa="1/3"), 9, "E")
     with pytest.raises(InputError, match=r"^kappa=0.375 of nodes=10 is 3.75 experts; make kappa \* nodes whole$"):
-        whole_share(HARD, 10, "nodes")
+        require_whole(HARD, 10, "nodes")
     with pytest.raises(InputError, match=r"^kappa=1e-12 of E=8 is 8e-12 experts; make kappa \* E whole$"):
-        whole_share(HARD.replace(kappa=1e-12), 8, "E")
+        require_whole(HARD.replace(kappa=1e-12), 8, "E")

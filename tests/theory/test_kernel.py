@@ -49,6 +49,7 @@ def apart(problem, name="f", **options):
     return distance(seen, said), math.hypot(seen_error, said_error)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_both_forms_agree_within_four_monte_carlo_errors(name):
     problem = PROBLEMS[name]
@@ -62,6 +63,7 @@ def test_both_forms_agree_within_four_monte_carlo_errors(name):
         assert getattr(first, quantity).shape == getattr(other, quantity).shape, quantity
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["soft", "hard"])
 def test_both_forms_have_the_same_routers(name):
     """A node's router hears from its own neurons only, so its error is larger."""
@@ -70,6 +72,7 @@ def test_both_forms_have_the_same_routers(name):
     assert missed < 4 * error
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("term", ["R_phi", "R_g", "M_AA", "sigma_in_z"])
 def test_a_term_that_is_left_out_is_missed(term):
     problem = BASE.replace(gamma0=8)
@@ -146,6 +149,7 @@ def test_a_process_drawn_block_by_block_has_the_covariance_asked_for():
         assert np.linalg.matrix_rank(factor.numpy(), tol=1e-6) == rank
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "size"),
     [
@@ -168,6 +172,7 @@ def test_networks_whose_stream_is_as_wide_as_their_experts_follow_alpha_star(cha
         assert missed > 5 * agreed, quantity
 
 
+@pytest.mark.heavy
 def test_an_alpha_star_of_almost_nothing_is_nothing():
     """Though its sources give every step directions of its own, which at alpha_star = 0 the past determines."""
     seen, seen_error = mean_and_error(replicates(kernel, BASE.replace(alpha_star=1e-6)), "f")
@@ -176,26 +181,26 @@ def test_an_alpha_star_of_almost_nothing_is_nothing():
 
 
 @pytest.mark.parametrize(
-    ("changes", "sampling", "said"),
+    ("changes", "sampling", "facts"),
     [
-        ({"n_hid": 16}, COARSE, "n_hid=16: the kernel form has n_hid=inf only; use the reduced form"),
+        ({"n_hid": 16}, COARSE, ("n_hid=16", "n_hid=inf", "use the reduced form")),
         (
             {"router_init_eps": 0.1},
             COARSE,
-            "router_init_eps: the kernel form starts with p = 0; use the reduced form",
+            ("router_init_eps", "p = 0", "use the reduced form"),
         ),
         (
             {"gate": "hard", "kappa": 0.4},
             COARSE,
-            "kappa=0.4 of nodes=4 is 1.6 experts; make kappa * nodes whole",
+            ("kappa=0.4 of nodes=4 is 1.6", "make kappa * nodes whole"),
         ),
-        ({}, Sampling(4, 7), "neurons=7: must be even, every point is used with both signs of zeta'"),
+        ({}, Sampling(4, 7), ("neurons=7: must be even",)),
     ],
 )
-def test_what_the_kernel_form_cannot_do_is_refused(changes, sampling, said):
+def test_what_the_kernel_form_cannot_do_is_refused(changes, sampling, facts):
     with pytest.raises(InputError) as error:
         kernel.solve(BASE.replace(**changes), sampling)
-    assert str(error.value) == said
+    assert [fact for fact in facts if fact not in str(error.value)] == []
 
 
 def test_what_does_not_fit_into_memory_is_refused_with_the_numbers(monkeypatch):
@@ -205,10 +210,8 @@ def test_what_does_not_fit_into_memory_is_refused_with_the_numbers(monkeypatch):
     monkeypatch.setattr(kernel, "memory_bytes", lambda: 2 * 2**30)
     with pytest.raises(InputError) as error:
         kernel.solve(problem, sampling)
-    assert str(error.value) == (
-        "P*T=320 with 8x512 neurons a layer needs 12.5 GiB in the kernel form, of 2.0 here; lower P, T or neurons, or "
-        "use the reduced form, whose memory does not grow with T"
-    )
+    facts = ("P*T=320", "8x512 neurons", "12.5 GiB", "2.0 GiB", "lower P, T or neurons", "use the reduced form")
+    assert [fact for fact in facts if fact not in str(error.value)] == []
     needed = memory_needed(BASE, COARSE)
     monkeypatch.setattr(kernel, "memory_bytes", lambda: needed / 0.61)
     with pytest.raises(InputError, match="or use the reduced form"):

@@ -19,6 +19,7 @@ def at_depth(problem):
     return reduced.solve(problem, SAMPLING)
 
 
+@pytest.mark.heavy
 def test_extrapolation_is_nearer_to_a_deep_network_than_what_it_is_made_of():
     learning = SMALL.replace(gamma0=6.0, T=16)
     deep = at_depth(learning.replace(L=64)).f
@@ -34,6 +35,7 @@ def test_a_solver_may_be_asked_for_infinite_depth():
     assert np.allclose(found.f, 2 * deep - shallow)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("train_embed", [True, False])
 def test_the_static_kernel_is_that_of_gradients_in_a_wide_network(train_embed):
     """Theta = gamma0^2 sum over weights of multiplier df/dtheta df'/dtheta, by automatic differentiation."""
@@ -75,3 +77,10 @@ def test_static_training_is_gradient_descent_by_a_kernel():
     y = make_data(SMALL).y
     shrink = (1 - SMALL.eta / SMALL.P * np.diag(kernel))[:, None] ** np.arange(SMALL.T)
     assert np.allclose(static_training(SMALL, kernel), y[:, None] * (1 - shrink))
+
+
+def test_infinite_depth_keeps_the_layers_that_networks_have():
+    solver = SolverSpec(nodes=4, neurons=16, replicates=2, infinite_depth=True)
+    found, deep = solve(SMALL, solver, kernels=True), solve(SMALL.replace(L=4), solver.replace(infinite_depth=False))
+    assert found.C_h.shape[0] == found.C_g.shape[0] == SMALL.L + 1
+    assert np.array_equal(found.p, deep.p[:, ::2])

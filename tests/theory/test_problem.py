@@ -110,8 +110,8 @@ def test_points_of_a_file_may_have_the_polynomial_as_target(tmp_path):
         ("1,2,3\n", "1 rows of 3 numbers; P=2, D=2 and target=last_column need at least 2 rows of 3"),
         ("1,2\n4,5\n7,8\n", "3 rows of 2 numbers; P=2, D=2 and target=last_column need at least 2 rows of 3"),
         ("1,2,3,4\n4,5,6,7\n", "2 rows of 4 numbers; P=2, D=2 and target=last_column need at least 2 rows of 3"),
-        ("1,2,3\n4,nan,6\n", "holds values that are not finite"),
-        ("1,2,3\n4,5,inf\n", "holds values that are not finite"),
+        ("1,2,3\n4,nan,6\n", "values that are not finite"),
+        ("1,2,3\n4,5,inf\n", "values that are not finite"),
     ],
 )
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, text, said):
@@ -131,43 +131,44 @@ def test_a_file_with_targets_is_not_taken_for_one_without(tmp_path):
 
 def test_a_missing_file_is_told_what_data_can_be(tmp_path):
     message = refusal(make_data, made(data=str(tmp_path / "none.csv")))
-    assert message == f"data: {tmp_path}/none.csv: no such file; give `gaussian` or a .csv with a row per datum"
+    assert message.startswith(f"data: {tmp_path}/none.csv: no such file; give `gaussian` or a .csv")
     assert "gausian: no such file; give `gaussian`" in refusal(make_data, made(data="gausian"))
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "facts"),
     [
         (
             {"optimizer": "adam"},
-            "optimizer=adam has no closed mean-field equations here (it divides every coordinate by its own history); "
-            "use gd",
+            ("optimizer=adam", "no closed mean-field equations", "use gd"),
         ),
         (
             {"readout": "elementwise"},
-            "readout=elementwise breaks the linear stream on which the closed forms rest; use readout=linear",
+            ("readout=elementwise", "use readout=linear"),
         ),
         (
             {"target": "last_column"},
-            "target=last_column needs a file; set data to a .csv, or target=multi_index",
+            ("target=last_column needs a file", "target=multi_index"),
         ),
-        ({"kappa": 0.5}, "kappa=0.5 belongs to gate=hard; gate=soft uses all experts"),
-        ({"gate": "soft0", "kappa": "1/4"}, "kappa=0.25 belongs to gate=hard; gate=soft0 uses all experts"),
-        ({"indices": 5, "D": 4}, "indices=5 directions do not fit into D=4 dimensions"),
+        ({"kappa": 0.5}, ("kappa=0.5 belongs to gate=hard", "gate=soft ")),
+        ({"gate": "soft0", "kappa": "1/4"}, ("kappa=0.25 belongs to gate=hard", "gate=soft0 ")),
+        ({"indices": 5, "D": 4}, ("indices=5", "D=4")),
         (
             {"indices": 50, "D": 50, "degree": 6},
-            "a polynomial of degree=6 in indices=50 has 32468436 terms; lower one",
+            ("degree=6", "indices=50", "32468436 terms", "lower one"),
         ),
-        ({"n_hid": 2.5}, "n_hid=2.5 is not a whole number, nor inf"),
-        ({"n_hid": "many"}, "n_hid: must be a number, not 'many'"),
-        ({"n_hid": math.nan}, "n_hid: input should be greater than or equal to 1, not nan"),
-        ({"n_hid": 0}, "n_hid: input should be greater than or equal to 1, not 0"),
-        ({"gate": "hard", "kappa": 0}, "kappa: input should be greater than 0, not 0"),
-        ({"gama0": 1.0}, "gama0: unknown key; did you mean 'gamma0'?"),
+        ({"n_hid": 2.5}, ("n_hid=2.5 is not a whole number", "inf")),
+        ({"n_hid": "many"}, ("n_hid: must be a number, not 'many'",)),
+        ({"n_hid": math.nan}, ("n_hid: input should be greater than or equal to 1, not nan",)),
+        ({"n_hid": 0}, ("n_hid: input should be greater than or equal to 1, not 0",)),
+        ({"gate": "hard", "kappa": 0}, ("kappa: input should be greater than 0, not 0",)),
+        ({"gama0": 1.0}, ("gama0: unknown key; did you mean 'gamma0'?",)),
     ],
 )
-def test_what_the_theory_cannot_do_is_refused_with_the_way_out(tree, said):
-    assert refusal(build, Problem, tree, "problem.yaml:") == f"problem.yaml: {said}"
+def test_what_the_theory_cannot_do_is_refused_with_the_way_out(tree, facts):
+    message = refusal(build, Problem, tree, "problem.yaml:")
+    assert message.startswith("problem.yaml: ")
+    assert [fact for fact in facts if fact not in message] == []
 
 
 @pytest.mark.parametrize("text", ["n_hid: inf", "n_hid: .inf", 'n_hid: "inf"', 'n_hid: " Infinite"'])
@@ -177,7 +178,7 @@ def test_experts_may_have_infinitely_many_neurons(text):
 
 def test_a_problem_survives_yaml():
     for problem in (made(), made(n_hid=8, gate="hard", kappa="1/3", eta_b=0.1, L=3)):
-        assert build(Problem, read_yaml(yaml.safe_dump(problem.to_tree())), "problem.yaml:") == problem
+        assert build(Problem, read_yaml(yaml.safe_dump(problem.to_dict())), "problem.yaml:") == problem
 
 
 def test_one_datum_moves_a_weight_by_c():

@@ -46,8 +46,8 @@ def test_a_finite_network_is_the_same_system_with_more_directions(gate, L, phi, 
             sides += [(reduced.H_Pd[layer] @ reduced.H_Pd[layer].T, h.T @ h / 10)]
             sides += [(reduced.G_Pd[layer] @ reduced.G_Pd[layer].T, g.T @ g / 10)]
         for layer in range(L):
-            sides += [(reduced.p_QP[layer], at.layers[layer].p_SEP[0])]
-            sides += [(reduced.gate[layer].sigma, at.layers[layer].gate.sigma[0])]
+            sides += [(reduced.layers[layer].p, at.layers[layer].p_SEP[0])]
+            sides += [(reduced.layers[layer].gate.sigma, at.layers[layer].gate.sigma[0])]
         sides += [(state.b_LQ, weights.b_SLE[0])]
         assert max(float((seen - said).norm() / said.norm()) for seen, said in sides) < 1e-12
         steps += 1
@@ -154,12 +154,14 @@ def test_more_particles_leave_a_smaller_monte_carlo_error():
     assert few > 4 * many > 0
 
 
+@pytest.mark.heavy
 def test_experts_of_finite_size_are_random_and_their_error_falls_as_the_root():
     problem = BASE.replace(n_hid=4, gamma0=2, eta=0.2)
     few, many = (solve(problem, Sampling(nodes, 4, 24)).mc_error for nodes in (64, 1024))
     assert few / many == pytest.approx(4, rel=0.35)
 
 
+@pytest.mark.heavy
 def test_the_mean_lies_within_a_few_errors_of_a_finer_one():
     fine = solve(BASE, Sampling(16, 2048, 4))
     for seed in (1, 2):
@@ -168,6 +170,7 @@ def test_the_mean_lies_within_a_few_errors_of_a_finer_one():
         assert distance(coarse.f, fine.f) < 3 * coarse.mc_error
 
 
+@pytest.mark.heavy
 def test_few_nodes_stand_for_all_biases():
     problem = BASE.replace(bias_std=1)
     one, few, more, many = (solve(problem, Sampling(nodes, 512, 2)).f for nodes in (1, 4, 16, 128))
@@ -183,7 +186,7 @@ def test_a_hard_gate_picks_its_share_of_nodes_for_every_datum_and_step(n_hid):
     assert np.allclose(seen.loads * 3, np.round(seen.loads * 3))
     state, data = draw_particles(HARD.replace(n_hid=n_hid), sampling, 3, 0), in_its_span(make_data(HARD))
     for at in march(HARD, state, data):
-        assert all(gate.mask.sum(0).tolist() == [4, 4, 4] for gate in at.gate)
+        assert all(layer.gate.mask.sum(0).tolist() == [4, 4, 4] for layer in at.layers)
 
 
 def test_biases_of_hard_gates_move_and_keep_their_mean():
@@ -221,6 +224,7 @@ def test_without_feature_learning_outputs_are_linear_in_the_target(tmp_path):
     assert distance(outputs[2, 2], 2 * outputs[1, 2]) > 0.05
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("changes", [{}, {"gate": "hard", "kappa": 0.5}, {"P": 5, "D": 3, "train_embed": False}])
 def test_larger_networks_come_closer(changes):
     problem = BASE.replace(gamma0=3, eta=0.15, **changes)
@@ -246,26 +250,26 @@ def test_experts_of_finite_size_are_those_of_networks_with_many_such_experts():
 
 
 @pytest.mark.parametrize(
-    ("changes", "sampling", "said"),
+    ("changes", "sampling", "facts"),
     [
         (
             {"alpha_star": 0.5},
             COARSE,
-            "alpha_star=0.5: the reduced form is exact at alpha_star=0 only; use the kernel form",
+            ("alpha_star=0.5", "exact at alpha_star=0 only", "use the kernel form"),
         ),
-        ({}, Sampling(8, 7), "neurons=7: must be even, every point is used with both signs of zeta'"),
-        ({"n_hid": 12}, COARSE, "neurons=16: an expert of this problem has n_hid=12"),
+        ({}, Sampling(8, 7), ("neurons=7: must be even",)),
+        ({"n_hid": 12}, COARSE, ("neurons=16", "n_hid=12")),
         (
             {"gate": "hard", "kappa": 0.3},
             COARSE,
-            "kappa=0.3 of nodes=8 is 2.4 experts; make kappa * nodes whole",
+            ("kappa=0.3 of nodes=8 is 2.4", "make kappa * nodes whole"),
         ),
     ],
 )
-def test_what_the_reduced_form_cannot_do_is_refused(changes, sampling, said):
+def test_what_the_reduced_form_cannot_do_is_refused(changes, sampling, facts):
     with pytest.raises(InputError) as error:
         solve(BASE.replace(**changes), sampling)
-    assert str(error.value) == said
+    assert [fact for fact in facts if fact not in str(error.value)] == []
 
 
 def test_an_odd_expert_of_finite_size_is_fine():

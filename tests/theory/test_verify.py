@@ -8,6 +8,7 @@ from expertp.theory import gates, kernel, reduced
 from expertp.theory.verify import CHECKS, Check
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["identities", "solvers", "terms", "hard"])
 def test_the_theory_is_right(name):
     found = list(CHECKS[name](False))
@@ -33,12 +34,14 @@ def test_identities_see_a_router_that_learns_a_little_too_fast(monkeypatch):
     assert len(failed("identities")) == 6
 
 
+@pytest.mark.heavy
 def test_two_solvers_see_a_missing_response(monkeypatch):
     true_response = kernel._response
     monkeypatch.setattr(kernel, "_response", lambda *arguments: 0 * true_response(*arguments))
     assert "2 kernel against reduced form at 4096 neurons" in failed("solvers")
 
 
+@pytest.mark.heavy
 def test_hard_gates_see_an_expert_too_many(monkeypatch):
     true_gates = gates.open_gates
 
@@ -47,7 +50,7 @@ def test_hard_gates_see_an_expert_too_many(monkeypatch):
         return true_gates(more, p, b)
 
     monkeypatch.setattr(reduced, "open_gates", one_more)
-    assert "9 hard gates: [1_{q >= q_star}] beside kappa" in failed("hard")
+    assert any("q_star" in check for check in failed("hard"))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_hard_gates_see_an_expert_too_many(monkeypatch):
 )
 def test_a_check_says_its_bound_and_whether_it_holds(bounds, text, ok):
     check = Check("x", 0.2, **bounds)
-    assert check.to_json() == {"check": "x", "value": 0.2, "bound": text, "mc_error": None, "ok": ok}
+    assert check.to_dict() == {"check": "x", "value": 0.2, "bound": text, "mc_error": None, "ok": ok}
 
 
 def test_a_value_that_is_not_a_number_fails():

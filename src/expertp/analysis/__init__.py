@@ -1,4 +1,4 @@
-"""What the runs of a study show: optima, drift, excess loss, collapse, balance, scaling, and the verdict.
+"""Analysis of a study's results: optima, drift, excess loss, collapse, balance, scaling and the verdict.
 
 Everything here computes values from values; nothing reads or writes files.
 """

@@ -1,15 +1,15 @@
-"""How evenly experts are loaded in the course of training."""
+"""Balance of the load over experts during training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-# The last part of training, over which a load is averaged.
+from expertp.analysis.seed_curves import Records, seed_curves
+
+# The last share of training, over which `late` averages.
 LATE = 0.25
 
 
@@ -18,48 +18,44 @@ class LoadBalance:
     """Expert load of one model over time.
 
     Args:
-        scale: how many times the base the model is.
         steps: steps that every seed has a record of.
         max_deviation: max |Load - kappa| over experts and layers, mean over seeds, per step.
         dead_experts: experts without a token, summed over layers, mean over seeds, per step.
-        n_seeds: runs that this rests on.
+        n_seeds: number of runs.
     """
 
-    scale: float
     steps: tuple[int, ...]
     max_deviation: tuple[float, ...]
     dead_experts: tuple[float, ...]
     n_seeds: int
 
     def late(self, steps: int) -> float:
-        """Return the mean of `max_deviation` over the last quarter of so many steps; nan where a run ended before."""
+        """Return the mean of `max_deviation` over the last quarter of `steps`; nan where a run ended before."""
         if self.steps[-1] < steps:
             return math.nan
         is_late = np.asarray(self.steps) > (1 - LATE) * steps
         return float(np.asarray(self.max_deviation)[is_late].mean())
 
 
-def load_balance(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]]) -> LoadBalance | None:
-    """Return the load of a model from the records of metrics.jsonl per seed; None where no step is shared.
+def load_balance(records: Records) -> LoadBalance | None:
+    """Return the expert load of a model from its training records; None where the seeds share no step.
 
-    >>> record = {"step": 1, "max_load_deviation": [0.1, 0.3], "dead_experts": [0, 2]}
-    >>> load_balance(2.0, {0: [record], 1: [{**record, "max_load_deviation": [0.1, 0.1]}]})
-    LoadBalance(scale=2.0, steps=(1,), max_deviation=(0.2,), dead_experts=(2.0,), n_seeds=2)
+    >>> from expertp.training.records import StepMetrics
+    >>> one, two = (
+    ...     StepMetrics(step=1, loss=7.0, max_load_deviation=(0.1, worst), dead_experts=(0, 2)) for worst in (0.3, 0.1))
+    >>> load_balance({0: [one], 1: [two]})
+    LoadBalance(steps=(1,), max_deviation=(0.2,), dead_experts=(2.0,), n_seeds=2)
     """
-    by_seed = [
-        {
-            record["step"]: (max(record["max_load_deviation"]), sum(record["dead_experts"]))
-            for record in of_seed
-            if record["max_load_deviation"]
-        }
-        for of_seed in records.values()
-    ]
-    by_seed = [loads for loads in by_seed if loads]
-    if not by_seed:
+    moe = {seed: found for seed, run in records.items() if (found := [each for each in run if each.max_load_deviation])}
+    deviation = seed_curves(moe, lambda record: record.load_deviation)
+    dead = seed_curves(moe, lambda record: sum(record.dead_experts))
+    # A diverged run ends early; a mean over the remaining seeds would jump there, so the curve ends with it.
+    is_shared = ~np.isnan(deviation.values_ST).any(axis=0)
+    if not moe or not is_shared.any():
         return None
-    # A diverged run ends early, and a mean over fewer seeds from there on would jump: the curve ends with it.
-    steps = sorted(set.intersection(*(set(loads) for loads in by_seed)))
-    if not steps:
-        return None
-    deviation, dead = np.mean([[loads[step] for step in steps] for loads in by_seed], axis=0).T.tolist()
-    return LoadBalance(scale, tuple(steps), tuple(deviation), tuple(dead), len(by_seed))
+    return LoadBalance(
+        steps=tuple(step for step, kept in zip(deviation.steps, is_shared, strict=True) if kept),
+        max_deviation=tuple(deviation.values_ST[:, is_shared].mean(0).tolist()),
+        dead_experts=tuple(dead.values_ST[:, is_shared].mean(0).tolist()),
+        n_seeds=len(moe),
+    )

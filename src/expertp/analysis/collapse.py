@@ -1,71 +1,61 @@
-"""Do training curves of different sizes lie on each other early on, and is bigger better later?
+"""Collapse of training curves: do all sizes follow the base early on, and do larger models win later?
 
-Runs of one seed see the same batches at every size, so differences are taken seed by seed: what is hard about a batch
-is hard at every size and goes away. What is left is smoothed by a running mean over `window` records, by default 2% of
-them; it narrows symmetrically towards both ends, so that a slope does not shift the curve.
+Runs of one seed see the same batches at every size, so differences are paired by seed: the difficulty of a batch
+cancels. Differences are smoothed by a running mean over `window` records, by default 2% of them. The window narrows
+symmetrically towards both ends, so that a slope does not shift the curve.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from expertp.analysis.seed_curves import SeedCurves
+from expertp.study.cells import Size
+
 Floats = NDArray[np.float64]
-# S.d. over the base's seeds from which on a curve has left it.
+# A curve has left the base when it differs by more than this many s.d. over the base's seeds.
 FAR_SDS = 3.0
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Training losses of one model.
-
-    Args:
-        scale: how many times the base the model is.
-        steps: the steps that have a record.
-        losses: seed -> loss per step of `steps`; nan from the step on at which a run has diverged.
-    """
-
-    scale: float
-    steps: tuple[int, ...]
-    losses: Mapping[int, tuple[float, ...]]
-
-
-@dataclass(frozen=True)
 class Deviation:
-    """How far the curve of one scale lies from the base's.
+    """Deviation of the training curve of one size from the base's.
 
     Args:
-        scale: how many times the base it is.
+        size: the size.
         mean: smoothed loss, mean over seeds, per step.
-        relative: (loss - base loss) / base loss per step, by pairs of one seed.
-        leaves_at: first step at which the deviation is more than 3 s.d. of the base, or not a number; None if never.
+        relative: (loss - base loss) / base loss per step, paired by seed.
+        leaves_at: first step at which the deviation exceeds 3 s.d. of the base or a run has diverged; None if never.
         max_until_half: largest |relative| up to the base's half-drop step.
+        n_seeds: number of seeds.
     """
 
-    scale: float
+    size: Size
     mean: tuple[float, ...]
     relative: tuple[float, ...]
     leaves_at: int | None
     max_until_half: float
+    n_seeds: int
 
 
 @dataclass(frozen=True)
 class Collapse:
-    """How training curves of all sizes compare with the base's.
+    """Training curves of all sizes compared with the base's.
 
     Args:
         steps: the steps.
         base: the base's smoothed loss, mean over seeds.
         base_sd: its s.d. over seeds.
-        half_drop_step: where the base has made half of its whole loss drop.
-        deviations: one per scale.
+        half_drop_step: step at which the base has completed half of its total loss decrease.
+        deviations: one per size other than the base.
         window: records per running mean.
+        n_seeds: number of seeds of the base.
     """
 
     steps: tuple[int, ...]
@@ -74,26 +64,27 @@ class Collapse:
     half_drop_step: int
     deviations: tuple[Deviation, ...]
     window: int
+    n_seeds: int
 
     @property
     def max_deviation_until_half(self) -> float:
-        """Largest relative deviation of any scale up to the half-drop step."""
+        """Largest relative deviation of any size up to the half-drop step."""
         return max((each.max_until_half for each in self.deviations), default=math.nan)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Whether the larger of two neighbouring sizes stays the better one.
+    """Comparison of the training losses of two neighbouring sizes.
 
     Args:
-        smaller: its scale.
-        larger: its scale.
-        steps: where the sign of the difference has changed, each time by more than its noise.
-        gap: loss of the larger minus that of the smaller at the end, smoothed; nan where one has diverged.
+        smaller: the smaller size.
+        larger: the larger size.
+        steps: steps at which the curves cross, by more than the noise.
+        gap: smoothed loss of the larger minus that of the smaller at the end; nan where one has diverged.
     """
 
-    smaller: float
-    larger: float
+    smaller: Size
+    larger: Size
     steps: tuple[int, ...]
     gap: float
 
@@ -104,82 +95,69 @@ class Crossing:
 
     @property
     def larger_ends_lower(self) -> bool:
-        """Whether bigger is better at the end."""
+        """Whether the larger model has the lower loss at the end."""
         return self.gap < 0
 
 
-def trace(scale: float, records: Mapping[int, Sequence[Mapping[str, Any]]]) -> Trace:
-    """Return the training losses from the records of metrics.jsonl per seed.
-
-    >>> trace(2.0, {0: [{"step": 1, "loss": 7.0}, {"step": 2, "loss": 6.0}], 1: [{"step": 1, "loss": None}]})
-    Trace(scale=2.0, steps=(1, 2), losses={0: (7.0, 6.0), 1: (nan, nan)})
-    """
-    steps = sorted({record["step"] for of_seed in records.values() for record in of_seed})
-    losses = {}
-    for seed, of_seed in records.items():
-        by_step = {record["step"]: record["loss"] for record in of_seed}
-        found = [by_step.get(step) for step in steps]
-        losses[seed] = tuple(math.nan if loss is None else loss for loss in found)
-    return Trace(scale, tuple(steps), losses)
-
-
-def collapse(base: Trace, scaled: Sequence[Trace], window: int | None = None) -> Collapse:
-    """Compare training curves with the base's, seed by seed over the seeds that a size shares with it, at its steps.
+def collapse(base: SeedCurves, scaled: Mapping[Size, SeedCurves], window: int | None = None) -> Collapse:
+    """Compare training losses with the base's, paired by seed, at the base's steps.
 
     Args:
-        base: the base's losses.
-        scaled: those of other scales; one that shares no seed with the base is left out.
+        base: training losses of the base.
+        scaled: training losses of other sizes; sizes that share no seed with the base are left out.
         window: records per running mean, odd; None: 2% of them.
     """
     window = window or default_window(len(base.steps))
-    base_ST = smoothed(_matrix(base, base.steps, tuple(base.losses)), window)
+    base_ST = smoothed(base.values_ST, window)
     base_T, sd_T, half = base_ST.mean(0), _sd_over_seeds(base_ST, window), _half_drop(base_ST.mean(0), window)
     deviations = []
-    for each in scaled:
-        seeds = shared_seeds(base, each)
+    for size, losses in scaled.items():
+        seeds = base.shared_seeds(losses)
         if not seeds:
             continue
-        raw_ST, beside_ST = _matrix(each, base.steps, seeds), _matrix(base, base.steps, seeds)
+        raw_ST, beside_ST = losses.at(base.steps, seeds), base.at(base.steps, seeds)
         scaled_ST, off_T = smoothed(raw_ST, window), smoothed(raw_ST - beside_ST, window).mean(0)
-        # A diverged run has left the curve; where the s.d. is not known (one seed), no comparison is true.
+        # A diverged run (nan) has left the curve. With one seed the s.d. is nan, and no curve ever leaves.
         left = np.flatnonzero((np.abs(off_T) > FAR_SDS * sd_T) | np.isnan(off_T))
         relative_T = off_T / smoothed(beside_ST, window).mean(0)
         until_half = np.abs(relative_T)[: half + 1]
         deviations.append(
             Deviation(
-                scale=each.scale,
+                size=size,
                 mean=tuple(scaled_ST.mean(0).tolist()),
                 relative=tuple(relative_T.tolist()),
                 leaves_at=base.steps[left[0]] if left.size else None,
                 max_until_half=math.inf if np.isnan(until_half).any() else float(until_half.max()),
+                n_seeds=len(seeds),
             )
         )
-    return Collapse(
-        base.steps, tuple(base_T.tolist()), tuple(sd_T.tolist()), base.steps[half], tuple(deviations), window
-    )
+    means, sds = tuple(base_T.tolist()), tuple(sd_T.tolist())
+    return Collapse(base.steps, means, sds, base.steps[half], tuple(deviations), window, len(base.seeds))
 
 
-def crossings(traces: Sequence[Trace], after: int = 0) -> tuple[Crossing, ...]:
-    """Return where neighbouring scales cross after a step, such as the end of the collapse.
+def crossings(losses: Mapping[Size, SeedCurves], after: int = 0) -> tuple[Crossing, ...]:
+    """Return where the training losses of neighbouring sizes cross after a step, such as the end of the collapse.
 
-    A crossing counts once the difference has come out on the other side by 2 standard errors over seeds: two curves
-    that lie on each other change places by chance at every step.
+    A crossing counts once the difference has the other sign by 2 standard errors over seeds: the sign of the difference
+    between two equal curves changes by chance at every step.
     """
-    ordered = sorted(traces, key=lambda each: each.scale)
-    return tuple(_crossing(*pair, after) for pair in itertools.pairwise(ordered) if shared_seeds(*pair))
+    ordered = sorted(losses, key=lambda size: size.scale)
+    pairs = itertools.pairwise(ordered)
+    return tuple(_crossing(losses, *pair, after) for pair in pairs if losses[pair[0]].shared_seeds(losses[pair[1]]))
 
 
-def _crossing(smaller: Trace, larger: Trace, after: int) -> Crossing:
-    steps, seeds = tuple(sorted({*smaller.steps, *larger.steps})), shared_seeds(smaller, larger)
+def _crossing(losses: Mapping[Size, SeedCurves], smaller: Size, larger: Size, after: int) -> Crossing:
+    small, large = losses[smaller], losses[larger]
+    steps, seeds = tuple(sorted({*small.steps, *large.steps})), small.shared_seeds(large)
     window = default_window(len(steps))
-    off_ST = smoothed(_matrix(larger, steps, seeds) - _matrix(smaller, steps, seeds), window)
+    off_ST = smoothed(large.at(steps, seeds) - small.at(steps, seeds), window)
     off_T = off_ST.mean(0)
-    # With one seed nothing tells the noise, and every change of sign counts.
+    # With one seed the noise is unknown, and every change of sign counts.
     error_T = np.nan_to_num(_sd_over_seeds(off_ST, window)) / math.sqrt(len(seeds))
     side_T = np.where(np.abs(off_T) > 2 * error_T, np.sign(off_T), 0.0)
     sided = [(step, side) for step, side in zip(steps, side_T.tolist(), strict=True) if step > after and side]
     crossed = tuple(step for (_, before), (step, now) in itertools.pairwise(sided) if now != before)
-    return Crossing(smaller.scale, larger.scale, crossed, float(off_T[-1]))
+    return Crossing(smaller, larger, crossed, float(off_T[-1]))
 
 
 def default_window(n: int) -> int:
@@ -212,31 +190,20 @@ def _running_sum(values: Floats) -> Floats:
 
 
 def _sd_over_seeds(losses_ST: Floats, window: int) -> Floats:
-    """Return the s.d. per step, its square smoothed: three seeds tell little about one step. nan for one seed."""
+    """Return the s.d. per step with its square smoothed, since one step has few values; nan with one seed."""
     if len(losses_ST) < 2:
         return np.full(losses_ST.shape[-1], math.nan)
     return np.asarray(np.sqrt(smoothed(losses_ST.var(0, ddof=1), window)))
 
 
 def _half_drop(base_T: Floats, window: int) -> int:
-    """Return the first place at which a smoothed curve has made half of its whole drop, as far as it goes.
+    """Return the index at which a smoothed curve has completed half of its total decrease.
 
-    It ends where its last whole window says: the very last records are hardly smoothed, and one hard batch would
-    decide.
+    The final value is that of the last full window: the very last records are hardly smoothed, and one hard batch
+    could decide.
     """
     finite = base_T[~np.isnan(base_T)]
     if not finite.size:
         return 0
     end = finite[-min(window // 2 + 1, finite.size)]
     return int(np.argmax(base_T <= (finite[0] + end) / 2))
-
-
-def shared_seeds(one: Trace, other: Trace) -> tuple[int, ...]:
-    """Return the seeds that both traces have."""
-    return tuple(sorted(set(one.losses) & set(other.losses)))
-
-
-def _matrix(each: Trace, steps: Sequence[int], seeds: Sequence[int]) -> Floats:
-    """Return losses [seed, step]; nan where a trace, such as that of a diverged run, has no record."""
-    losses = [dict(zip(each.steps, each.losses[seed], strict=True)) for seed in seeds]
-    return np.array([[of_seed.get(step, math.nan) for step in steps] for of_seed in losses], float)

@@ -1,4 +1,4 @@
-"""The difference of two losses over the same seeds, and whether chance explains it."""
+"""The difference between two losses, paired by seed, and whether it is significant."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Two-sided 95% points of Student's t for 2, 3, ... seeds; the last for all larger numbers.
-STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+from expertp.util.statistics import student_t
 
 
 @dataclass(frozen=True)
-class Change:
-    """Mean of a difference over seeds; nan where a run has diverged, since the lucky ones would flatter.
+class PairedDifference:
+    """Mean difference over seeds; nan where a run has diverged, since the other seeds alone would be biased.
 
     Args:
-        mean: over the seeds that both have.
+        mean: mean over the seeds that both have.
         error: its standard error; nan with one seed.
-        n: how many seeds these are.
+        n: number of these seeds.
     """
 
     mean: float
@@ -28,21 +27,21 @@ class Change:
 
     @property
     def half_width(self) -> float:
-        """Half of its 95% interval: what chance exceeds in one of twenty cases, up or down."""
-        return STUDENT_95[min(max(self.n, 2), len(STUDENT_95) + 1) - 2] * self.error
+        """Half width of the 95% interval, by Student's t."""
+        return student_t(self.n) * self.error
 
     @property
     def is_lower(self) -> bool:
-        """Whether the first is lower by more than chance explains."""
+        """Whether the first is significantly lower."""
         return self.mean < -self.half_width
 
     @property
     def is_higher(self) -> bool:
-        """Whether the first is higher by more than chance explains."""
+        """Whether the first is significantly higher."""
         return self.mean > self.half_width
 
     def is_at_most(self, bound: float) -> bool | None:
-        """Answer whether the difference is at most so large; None where its 95% interval has both."""
+        """Return whether the difference is at most `bound`; None where its 95% interval contains the bound."""
         if self.mean + self.half_width <= bound:
             return True
         return False if self.mean - self.half_width > bound else None
@@ -53,7 +52,7 @@ class Change:
         return f"{self.mean:+.4f} (one seed)" if math.isnan(self.error) else f"{self.mean:+.4f} ± {self.error:.4f}"
 
 
-def paired(one: Sequence[float], other: Sequence[float]) -> Change:
+def paired(one: Sequence[float], other: Sequence[float]) -> PairedDifference:
     """Return one minus other, seed by seed; inf is a diverged run, nan a missing one.
 
     >>> print(paired([3.0, 3.2], [2.9, 3.0]))
@@ -63,6 +62,6 @@ def paired(one: Sequence[float], other: Sequence[float]) -> Change:
     """
     changes = [a - b for a, b in zip(one, other, strict=True) if not (math.isnan(a) or math.isnan(b))]
     if not changes or math.inf in (*one, *other):
-        return Change(math.nan, math.nan, len(changes))
+        return PairedDifference(math.nan, math.nan, len(changes))
     error = float(np.std(changes, ddof=1)) / math.sqrt(len(changes)) if len(changes) > 1 else math.nan
-    return Change(float(np.mean(changes)), error, len(changes))
+    return PairedDifference(float(np.mean(changes)), error, len(changes))

@@ -1,55 +1,56 @@
-"""How the zero-shot loss falls with the number of parameters: a power law and how well it fits."""
+"""Power-law fits of the zero-shot loss over the number of parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from expertp.analysis.curves import StudyTable
-from expertp.fits import fit_power
-from expertp.spec import ModelSpec
+from expertp.study.cells import Arm, Size
+from expertp.study.table import StudyTable
+from expertp.util.fits import Floats, fit_power
 
 Parameters = Literal["total", "active", "non_embedding"]
 MIN_SIZES = 3
+# Field of the counts of a model.
+COUNT: dict[Parameters, str] = {"total": "total", "active": "active", "non_embedding": "non_embedding_total"}
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """L = amplitude x^-exponent, fitted in logarithms, and the fraction of the variance of log L that it explains."""
+    """L = amplitude x^-exponent, fitted in logarithms; `r2` is the explained fraction of the variance of log L."""
 
     amplitude: float
     exponent: float
     r2: float
 
     def __call__(self, x: float) -> float:
-        """Return the law's loss at a number of parameters."""
+        """Return the loss at a number of parameters."""
         return float(self.amplitude * x**-self.exponent)
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """The mean zero-shot loss of one model over seeds, and what it is plotted against."""
+    """Mean zero-shot loss of one model over seeds, and its number of parameters."""
 
-    axis: str
-    scale: float
+    size: Size
     parameters: int
     loss: float
 
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A power law over models of a study, and the points that it was fitted to."""
+    """A power law and the models of an axis that it was fitted to."""
 
+    axis: str
     parameters: Parameters
     points: tuple[ScalingPoint, ...]
     law: PowerLaw
 
 
-def fit_power_law(x: Sequence[float], losses: Sequence[float]) -> PowerLaw | None:
+def fit_power_law(x: Floats, losses: Floats) -> PowerLaw | None:
     """Fit log L = log A - b log x by least squares; None with fewer than 3 different x.
 
     >>> law = fit_power_law([1e6, 2e6, 8e6], [4.0, 4.0 / 2**0.1, 4.0 / 8**0.1])
@@ -62,20 +63,15 @@ def fit_power_law(x: Sequence[float], losses: Sequence[float]) -> PowerLaw | Non
     return PowerLaw(math.exp(line.level), -line.slope, line.r2)
 
 
-def scaling_fit(table: StudyTable, parameters: Parameters, axis: str, rules: str) -> ScalingFit | None:
-    """Fit the zero-shot losses of an axis; None with fewer than 3 sizes of which every seed has finished.
+def scaling_fit(table: StudyTable, parameters: Parameters, axis: str, arm: Arm) -> ScalingFit | None:
+    """Fit the zero-shot losses along an axis; None with fewer than 3 sizes at which every seed has finished.
 
-    One axis at a time: at the same number of parameters, depth and experts do not buy the same loss.
+    Axes are fitted separately: at the same number of parameters, depth and experts do not give the same loss.
     """
-    points = []
-    for scale, model in table.study.models(axis).items():
-        losses = table.zero_shot(axis, scale, rules)
-        if all(map(math.isfinite, losses)):
-            points.append(ScalingPoint(axis, scale, _count(model, parameters), float(np.mean(losses))))
+    losses = {size: table.zero_shot(axis, size, arm) for size in table.sizes(axis)}
+    finished = {size: float(np.mean(each)) for size, each in losses.items() if all(map(math.isfinite, each))}
+    points = [
+        ScalingPoint(size, getattr(size.model.counts(), COUNT[parameters]), loss) for size, loss in finished.items()
+    ]
     law = fit_power_law([point.parameters for point in points], [point.loss for point in points])
-    return ScalingFit(parameters, tuple(points), law) if law else None
-
-
-def _count(model: ModelSpec, parameters: Parameters) -> int:
-    counts = model.counts()
-    return {"total": counts.total, "active": counts.active, "non_embedding": counts.non_embedding_total}[parameters]
+    return ScalingFit(axis, parameters, tuple(points), law) if law else None

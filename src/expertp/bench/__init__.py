@@ -1,1 +1,1 @@
-"""Side-by-side benchmarks: everything that is compared runs in one process, interleaved, and counts as a ratio."""
+"""Side-by-side benchmarks: contestants run interleaved in one process and are compared by ratios."""

@@ -1,4 +1,4 @@
-"""`expertp prepare` with gpt2 tokens against a plain single-process tiktoken loop over the same documents."""
+"""Compare `expertp prepare` with the gpt2 tokenizer to a single-process tiktoken loop over the same documents."""
 
 import shutil
 import tempfile
@@ -9,12 +9,12 @@ from expertp.bench.timing import interleaved
 from expertp.data import PrepareOptions, open_dataset, prepare
 from expertp.data.sources import find_corpus, read_documents
 from expertp.data.tokenizers import gpt2_encoding
-from expertp.machine import usable_cores
+from expertp.util.machine import usable_cores
 
 
 @dataclass(frozen=True)
 class DataCase:
-    """Speed of preparing one source; `vs_plain` is prepare's tokens per second over the plain loop's."""
+    """Speed of preparing one source; `vs_plain` is the throughput of prepare relative to the plain loop."""
 
     name: str
     tokens: int
@@ -25,7 +25,7 @@ class DataCase:
 
 
 def compare_preparing(source: str, rounds: int = 3) -> DataCase:
-    """Time `prepare` (reading, encoding, hashing, writing) and a loop that only encodes what is in memory already."""
+    """Time `prepare` (reading, encoding, hashing, writing) and a loop that encodes texts already in memory."""
     texts = [document.text for document in read_documents(find_corpus(source))]
     encoding = gpt2_encoding()
     options = PrepareOptions(tokenizer="gpt2", val_fraction=0.01 if len(texts) > 1 else 0.0)

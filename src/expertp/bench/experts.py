@@ -1,12 +1,12 @@
-"""One MoE layer's experts, forward and backward, against how others compute them and against a dense FFN.
+"""Compare the experts of one MoE layer, forward and backward, with other implementations and a dense FFN.
 
-    fused    this project's CPU backend
-    loop     one expert after another with index_add: Hugging Face's eager experts
-    grouped  sort and F.grouped_mm: torchtitan, Hugging Face's default
-    bmm      capacity-padded batched products: nanoMoE, OLMo-core
+    fused    the CPU backend of expertp
+    loop     one expert after another with index_add, as Hugging Face's eager experts
+    grouped  sort and F.grouped_mm, as torchtitan and Hugging Face's default
+    bmm      capacity-padded batched products, as nanoMoE and OLMo-core
     dense    a dense FFN with the same active shape
 
-With the extra [hf], also Hugging Face's own Mixtral and OLMoE experts: see hugging_face.py.
+With the extra [hf], also the Mixtral and OLMoE experts of Hugging Face (see hugging_face.py).
 
 Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, C capacity of an expert.
 """
@@ -30,7 +30,7 @@ from expertp.model.router import Routing
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer's experts."""
+    """Shape of the experts of one layer."""
 
     n_exp: int
     n_act: int
@@ -38,13 +38,13 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """Name in tables."""
         return f"E{self.n_exp}A{self.n_act} alpha {self.alpha_ffn:g}"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the benchmark; `vs_dense` and `vs_best_peer` are fused's time over theirs: below 1 is faster."""
+    """One row of the benchmark; `vs_dense` and `vs_best_peer` are ratios of times: below 1, fused is faster."""
 
     name: str
     n_embd: int
@@ -70,7 +70,7 @@ PEERS = ("loop", "grouped", "bmm")
 def bmm_experts(
     x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
-    """Pad each expert's tokens to the fullest expert's number, so that none is dropped, and multiply in batches."""
+    """Pad the tokens of all experts to the largest load, so that none is dropped, and use batched products."""
     visit_R, token_R = routing.sorted_visits()
     capacity = int(routing.load_E.max())
     first_E = routing.load_E.cumsum(0) - routing.load_E
@@ -89,7 +89,7 @@ def compare_experts(
     dtype: Literal["float32", "bfloat16"] = "float32",
     rounds: int = 5,
 ) -> Case:
-    """Time forward and backward of one shape, all contestants in turn."""
+    """Time forward and backward passes of one shape for all contestants."""
     ms = interleaved(contestants(shape, n_embd, tokens, dtype), rounds)
     return make_case(shape, n_embd, tokens, dtype, ms, PEERS)
 
@@ -97,7 +97,7 @@ def compare_experts(
 def contestants(
     shape: Shape, n_embd: int, tokens: int, dtype: Literal["float32", "bfloat16"] = "float32"
 ) -> dict[str, Callable[[], object]]:
-    """Return by name what computes one layer's experts forward and backward, on the same tokens and weights."""
+    """Return functions by name that run the experts forward and backward on the same tokens and weights."""
     torch_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
     generator = torch.Generator().manual_seed(0)
 
@@ -140,7 +140,7 @@ def contestants(
 def make_case(
     shape: Shape, n_embd: int, tokens: int, dtype: str, ms: Mapping[str, float], peers: Sequence[str]
 ) -> Case:
-    """Put times into a row, with the ratios that follow from them."""
+    """Return a row of the benchmark with its ratios."""
     return Case(
         name=shape.name,
         n_embd=n_embd,

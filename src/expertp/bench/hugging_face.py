@@ -1,11 +1,11 @@
-"""The experts of Hugging Face transformers' Mixtral and OLMoE, where the extra [hf] is installed.
+"""Mixtral and OLMoE experts of Hugging Face transformers, if the extra [hf] is installed.
 
-    mixtral, olmoe              as the library runs them by default: sort and grouped_mm
-    mixtral-eager, olmoe-eager  as it runs them on request: one expert after another
+    mixtral, olmoe              the default implementation: sort and grouped_mm
+    mixtral-eager, olmoe-eager  the eager implementation: one expert after another
 
-They are gated, W_down (silu(W_gate x) * W_up x): three matrices where ours have two. With two thirds of the hidden
-units they have as many active parameters, so their matrix products cost the same up to rounding. What is compared is
-how tokens get to experts and back, not the same function.
+These experts are gated, W_down (silu(W_gate x) * W_up x), with three matrices instead of two. Two thirds of the hidden
+units give the same number of active parameters and FLOPs up to rounding. The benchmark compares the dispatch of tokens
+to experts, not the same function.
 """
 
 import math
@@ -19,25 +19,25 @@ IMPLEMENTATIONS: Mapping[str, str] = {"": "grouped_mm", "-eager": "eager"}
 
 
 def hugging_face_experts(n_exp: int, n_embd: int, n_hid: int, dtype: torch.dtype) -> dict[str, nn.Module]:
-    """Return gated experts by name, each called with (x_TN, expert_TK, gate_TK); none without the extra.
+    """Return gated experts by name, called with (x_TN, expert_TK, gate_TK); empty without the extra.
 
     Args:
         n_exp: number of experts.
         n_embd: width of the tokens.
-        n_hid: hidden units of the experts without gate that these are compared with.
-        dtype: of the weights, which are random.
+        n_hid: hidden units of the ungated experts to compare with.
+        dtype: dtype of the random weights.
     """
     try:
         from transformers import MixtralConfig, OlmoeConfig
         from transformers.models.mixtral.modeling_mixtral import MixtralExperts
         from transformers.models.olmoe.modeling_olmoe import OlmoeExperts
-    except ImportError:  # not there, or from before its experts were stacked
+    except ImportError:  # not installed, or a version without stacked experts
         return {}
     kinds = {
         "mixtral": (MixtralExperts, partial(MixtralConfig, num_local_experts=n_exp)),
         "olmoe": (OlmoeExperts, partial(OlmoeConfig, num_experts=n_exp)),
     }
-    # One head, since configs refuse a width that their default number of heads does not divide.
+    # One head: the configs reject widths that are not a multiple of their default number of heads.
     shape = {"hidden_size": n_embd, "intermediate_size": gated_hidden(n_hid, dtype), "num_attention_heads": 1}
     return {
         name + ending: _with_weights(
@@ -49,7 +49,7 @@ def hugging_face_experts(n_exp: int, n_embd: int, n_hid: int, dtype: torch.dtype
 
 
 def gated_hidden(n_hid: int, dtype: torch.dtype) -> int:
-    """Return two thirds of `n_hid`, rounded to rows of whole 16 bytes, which grouped_mm wants.
+    """Return two thirds of `n_hid`, rounded to rows of a multiple of 16 bytes, as grouped_mm requires.
 
     >>> [gated_hidden(n_hid, torch.float32) for n_hid in (256, 64, 16)]
     [172, 44, 12]
@@ -61,7 +61,7 @@ def gated_hidden(n_hid: int, dtype: torch.dtype) -> int:
 
 
 def _with_weights(experts: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Fill weights that were left empty; the library's layout is [expert, out, in]."""
+    """Initialize the empty weights, whose layout is [expert, out, in]."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in experts.parameters():

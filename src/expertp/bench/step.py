@@ -1,18 +1,18 @@
-"""A whole training step (forward, backward, optimizer, balance), with each expert backend and as a dense twin."""
+"""Compare a training step (forward, backward, optimizer, balance) across expert backends and with a dense model."""
 
 from collections.abc import Callable
 
 import torch
 
-from expertp.balance import bias_update
 from expertp.bench.experts import Case, Shape, make_case
 from expertp.bench.timing import interleaved
-from expertp.loop import autocast
 from expertp.model.experts import BACKENDS, BackendName
 from expertp.model.transformer import MoETransformer
-from expertp.optim import adamw, init_parameters
 from expertp.plan import plan
 from expertp.spec import BaseHPs, Dtype, ModelSpec
+from expertp.training.balance import bias_update
+from expertp.training.loop import autocast
+from expertp.training.optim import adamw, init_parameters
 
 SHAPES = (Shape(16, 4, 1.0), Shape(64, 16, 0.25))
 PEERS = ("loop", "grouped")
@@ -28,7 +28,7 @@ def compare_steps(
     dtype: Dtype = "float32",
     rounds: int = 3,
 ) -> Case:
-    """Time a step of one shape, all backends in turn."""
+    """Time a training step of one shape for all backends."""
     model = ModelSpec(
         n_embd=n_embd,
         n_layer=n_layer,
@@ -46,7 +46,7 @@ def compare_steps(
 
 
 def training_step(spec: ModelSpec, backend: BackendName, tokens: int, dtype: Dtype = "float32") -> Callable[[], object]:
-    """Return a function that takes one optimizer step on random tokens."""
+    """Return a function that takes one training step on random tokens."""
     planned = plan(spec, spec, BaseHPs(lr=0.01, constants="paper"))
     model = MoETransformer(spec, planned.forward, backend)
     init_parameters(model, planned, seed=0)

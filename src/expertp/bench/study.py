@@ -1,4 +1,4 @@
-"""A small sweep with one worker per core against one worker, with one thread and with a thread per core."""
+"""Speed of a small sweep: one worker per core, one worker with one thread, one worker with a thread per core."""
 
 import tempfile
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from expertp.bench.timing import interleaved
-from expertp.executors.local import LocalExecutor
-from expertp.machine import usable_cores
 from expertp.spec import BaseHPs, ModelSpec, TrainSpec
-from expertp.study import AxisSpec, GridSpec, StudySpec, expand
-from expertp.study_store import open_study
-from expertp.sweep import run_study
+from expertp.study.cells import expand, unique_runs
+from expertp.study.executors.local import LocalExecutor
+from expertp.study.spec import AxisSpec, GridSpec, StudySpec
+from expertp.study.sweep import run_study
+from expertp.util.machine import usable_cores
 
 TOKENS = 200_000
 
 
 @dataclass(frozen=True)
 class StudyCase:
-    """Speed of a sweep; `vs_one_worker` and `vs_one_with_all_threads` are runs per minute of all workers over that."""
+    """Speed of a sweep; `vs_...` are runs per minute with all workers over those with one worker."""
 
     name: str
     runs: int
@@ -32,7 +32,7 @@ class StudyCase:
 
 
 def compare_workers(rounds: int = 3, steps: int = 100) -> StudyCase:
-    """Time sweeps of one small study into fresh directories, starting processes included."""
+    """Time sweeps of one small study into new directories, including the start of processes."""
     workers = usable_cores()
     executors = {
         "workers": LocalExecutor(workers, threads=1),
@@ -44,11 +44,11 @@ def compare_workers(rounds: int = 3, steps: int = 100) -> StudyCase:
         study = _study(_random_tokens(root / "tokens"), steps)
 
         def sweep(executor: LocalExecutor) -> None:
-            run_study(open_study(root / str(next(numbers)), study), executor)
+            run_study(study, root / str(next(numbers)), executor)
 
         contestants = {name: (lambda executor=executor: sweep(executor)) for name, executor in executors.items()}
         ms = interleaved(contestants, rounds, warm_up=0)
-    runs = len(expand(study))
+    runs = len(unique_runs(expand(study)))
     speed = {name: 6e4 * runs / value for name, value in ms.items()}
     return StudyCase(
         name=f"{runs} runs of {steps} steps",
@@ -62,7 +62,7 @@ def compare_workers(rounds: int = 3, steps: int = 100) -> StudyCase:
 
 
 def _study(data: Path, steps: int) -> StudySpec:
-    """Return a study of the demo's size: two widths, two learning rates, two seeds."""
+    """Return a study with two widths, two learning rates and two seeds."""
     base = ModelSpec(n_embd=64, n_layer=2, d_head=32, n_exp=4, n_act=1, vocab_size=512, context=128)
     return StudySpec(
         name="bench",
@@ -77,7 +77,7 @@ def _study(data: Path, steps: int) -> StudySpec:
 
 
 def _random_tokens(path: Path) -> Path:
-    """Write tokens of no meaning: speed does not ask for any."""
+    """Write random tokens; speed does not depend on their content."""
     path.mkdir()
     tokens = np.random.default_rng(0).integers(0, 512, TOKENS).astype("<u2")
     tokens.tofile(path / "train.bin")

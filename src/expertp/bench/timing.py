@@ -1,4 +1,4 @@
-"""Interleaved timing: on a shared machine only ratios of neighbours in time mean anything."""
+"""Interleaved timing: on a shared machine only ratios of times measured close together are meaningful."""
 
 import os
 import statistics
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from expertp.machine import processor_name
+from expertp.util.machine import processor_name
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the numbers were measured on; `gemm_gflops` is the speed of a large float32 matrix product here and now."""
+    """The machine of a measurement; `gemm_gflops` is the measured speed of a large float32 matrix product."""
 
     processor: str
     cores: int | None
@@ -23,9 +23,9 @@ class Machine:
 
 
 def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
-    """Return each contestant's median time in milliseconds; in every round each of them runs once.
+    """Return the median time of each contestant in milliseconds; every round runs all of them once.
 
-    The order rotates from round to round: who follows a contestant that frees much memory pays for its pages.
+    The order rotates between rounds, because a contestant that frees much memory slows down the next one.
 
     >>> sorted(interleaved({"a": lambda: None, "b": lambda: None}, rounds=1))
     ['a', 'b']
@@ -43,7 +43,7 @@ def interleaved(contestants: Mapping[str, Callable[[], object]], rounds: int, wa
 
 
 def describe_machine() -> Machine:
-    """Look at the machine, and time one large matrix product on it."""
+    """Return a description of the machine, and time a large matrix product on it."""
     size = 1024
     a, b = torch.randn(size, size), torch.randn(size, size)
     milliseconds = interleaved({"gemm": lambda: a @ b}, rounds=5)["gemm"]

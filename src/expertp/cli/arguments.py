@@ -1,27 +1,27 @@
-"""Arguments that several verbs share."""
+"""Arguments shared by several verbs."""
 
 import argparse
 
-from expertp.machine import usable_cores
+from expertp.util.machine import usable_cores
 
 
 def at_least_one(text: str) -> int:
-    """Read a number of things, of which there must be some.
+    """Parse a positive integer.
 
     >>> at_least_one("2")
     2
     """
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Declare how many processes train, for every verb that trains many runs."""
+    """Declare `--workers`, for verbs that train many runs."""
     parser.add_argument(
         "--workers",
         metavar="N",
         type=at_least_one,
         default=usable_cores(),
-        help="processes, one thread each (default: cores)",
+        help="worker processes with one thread each (default: number of cores)",
     )

@@ -1,10 +1,12 @@
-"""Measure speed side by side in one run, interleaved, as ratios: experts, a training step, preparing data, a sweep.
+"""Measure speed side by side: contestants run interleaved in one process and are compared by ratios.
 
-`experts` compares the fused expert backend with a loop, with sort + grouped_mm, with capacity-padded bmm and with a
-dense FFN of the same active shape, and where expertp[hf] is installed with Hugging Face's Mixtral and OLMoE experts;
-`step` does so for a whole training step; `data` compares `expertp prepare` with a plain tiktoken loop. vs_dense and
-vs_best_peer (the best of loop, grouped_mm and bmm) are fused's time over theirs: below 1 is faster. `study` compares a
-sweep on one worker per core with one worker.
+experts  the fused expert backend, a loop over experts, sort + grouped_mm, capacity-padded bmm, and a dense FFN of the
+         same active shape; with expertp[hf] also the Mixtral and OLMoE experts of Hugging Face
+step     a training step with each expert backend, and with a dense model
+data     `expertp prepare` and a plain tiktoken loop
+study    a sweep on one worker per core and on one worker
+
+vs_dense and vs_best_peer (the best of loop, grouped_mm and bmm) are ratios of times: below 1, fused is faster.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from typing import Any
 
 from expertp.cli.arguments import at_least_one
 from expertp.cli.progress import Reporter
-from expertp.cli.text import columns
+from expertp.cli.text import table
 from expertp.errors import InputError, did_you_mean
 
 EXAMPLES = """\
@@ -28,20 +30,29 @@ CASES = ("experts", "step", "data", "study")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("what", choices=CASES, metavar="|".join(CASES), help="what to measure")
-    parser.add_argument("--only", metavar="NAME", help="one case, by its name in the table")
+    parser.add_argument("what", choices=CASES, metavar="|".join(CASES), help="benchmark to run")
+    parser.add_argument("--only", metavar="NAME", help="run one case, by its name in the table")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of experts and step (default: float32)"
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="dtype of experts and step (default: float32)",
     )
     parser.add_argument(
-        "--rounds", type=at_least_one, default=5, metavar="N", help="rounds to take the median of (default: 5)"
+        "--rounds",
+        type=at_least_one,
+        default=5,
+        metavar="N",
+        help="number of rounds; times are medians over rounds (default: 5)",
     )
-    parser.add_argument("--source", default="builtin", metavar="SOURCE", help="text for data (default: builtin)")
+    parser.add_argument(
+        "--source", default="builtin", metavar="SOURCE", help="source of texts for data (default: builtin)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measure and print the results."""
     from expertp.bench.timing import describe_machine
 
     todo = _cases(args)
@@ -59,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"machine": machine, "cases": cases}, indent=2))
     else:
         print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
-        print(columns(_table(cases)))
+        print(table(_table(cases)))
     return 0
 
 

@@ -1,31 +1,30 @@
-"""Check on short runs that activations and their updates keep their size along every axis of a study.
+"""Check with short runs that activations and their updates keep their size along every axis of a study.
 
-Each model of the study trains a few steps with the base's hyperparameters, on the study's data and batch, at the full
-learning rate from the first step on. Printed are log-log slopes against scale, with the standard error over seeds and
-the expected slope in brackets: of the size of activations at init and after steps, of the effective update
-(W_t - W_0) x_t and of the propagated update W_0 (x_t - x_0). Exit code 1 when a slope says FAIL or a run diverges. A
-passing check is necessary for transfer, not sufficient.
+Each model of the study trains for a few steps with the base's hyperparameters, on the study's data and batch, at the
+full learning rate from the first step on. The output has log-log slopes against scale, with the standard error over
+seeds and the expected slope in brackets, for the size of activations at init and after training steps, the effective
+update (W_t - W_0) x_t and the propagated update W_0 (x_t - x_0). The exit code is 1 if a slope fails or a run diverges.
+Transfer requires a passing check, but a passing check does not prove transfer.
 
-DIR gets coordcheck.csv (every number), coordcheck.json (slopes and verdicts) and the figure coordcheck.svg, .png. The
-same command again trains nothing and only reads what is there.
+DIR gets coordcheck.csv (all measurements), coordcheck.json (slopes and verdicts) and the figure coordcheck.svg, .png.
+The same command again trains nothing and reads the stored measurements.
 """
 
 import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from expertp.cli.progress import Reporter
 from expertp.cli.text import columns
-from expertp.config import load_study
 from expertp.errors import InputError
-from expertp.files import exclusive, write_atomically
 from expertp.spec import RuleSetName
-from expertp.wording import duration
+from expertp.study.load import load_study
+from expertp.util.files import exclusive, write_atomically
+from expertp.util.text import duration
 
 if TYPE_CHECKING:
     from expertp.coordcheck.measuring import Measurement, Probed, ProbedRun
@@ -43,19 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("study_file", metavar="STUDY.yaml", help="the study file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="base.*, hps.*, train.*, axes.*, seeds")
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the check; made or read again")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the check; created or read")
     parser.add_argument("--rules", choices=get_args(RuleSetName), help="rule set to check (default: the study's own)")
-    parser.add_argument("--steps", type=int, default=60, metavar="N", help="optimizer steps of a run (default: 60)")
+    parser.add_argument("--steps", type=int, default=60, metavar="N", help="optimizer steps per run (default: 60)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure or read, print the slopes and say what they mean."""
+    """Measure or read the check and print its slopes; return 1 if it fails."""
     study = load_study(args.study_file, args.overrides)
     if args.steps < 3:
-        raise InputError(f"--steps {args.steps} is too few to see a slope of training; give 3 or more, such as 60")
+        raise InputError(f"--steps {args.steps} is too few to measure slopes of training; give 3 or more, such as 60")
 
     from expertp.coordcheck.measuring import check_input, check_key, from_csv, probed_runs, to_csv
+    from expertp.coordcheck.records import CheckRecord
     from expertp.coordcheck.slopes import analyse, settled_sizes
     from expertp.data import open_dataset
     from expertp.figures import coordcheck as figure
@@ -66,19 +66,19 @@ def run(args: argparse.Namespace) -> int:
     runs = probed_runs(study, rules)
     check_input(runs, dataset)
     key, out = check_key(runs, args.steps, dataset.content_hash), Path(args.out)
-    with exclusive(out, busy=f"{out}: another process is at work there; wait for it, or choose another --out"):
+    with exclusive(out, busy=f"{out}: another process uses this directory; wait for it, or choose another --out"):
         if _is_measured(out, key):
             table = from_csv((out / CSV_FILE).read_text(encoding="utf-8"))
         else:
             table = _measure(runs, dataset, args.steps)
             write_atomically(out / CSV_FILE, to_csv(table).encode())
         check = analyse(table, study, rules, args.steps)
-        record = {"key": key, "study": study.name, "rules": rules, "steps": args.steps, **_tree(check)}
+        record = CheckRecord.of(check, key, study.name, args.steps).to_dict()
         shown = figure.data(check, settled_sizes(table, args.steps))
         drawing = render(FIGURE, figure.draw, shown)
         write_atomically(out / f"{FIGURE}.svg", drawing.svg.encode())
         write_atomically(out / f"{FIGURE}.png", drawing.png)
-        # Last: what it names is complete.
+        # Written last: a record means that all files are complete.
         write_atomically(out / JSON_FILE, (json.dumps(record, indent=1) + "\n").encode())
     if args.json:
         print(json.dumps(record))
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_check(check: "CoordinateCheck", steps: int) -> None:
-    """Print a table per axis, then what failed."""
+    """Print a table per axis, then failures and the verdict."""
     from expertp.coordcheck.slopes import CHECKS, HEADINGS, first_settled_step
 
     print(f"rules {check.rules}: slope of log size against log scale ± standard error over seeds (expected)")
@@ -113,10 +113,7 @@ def print_check(check: "CoordinateCheck", steps: int) -> None:
 
 
 def _cell(slope: "Slope | None") -> str:
-    """Write one slope.
-
-    A slope that no seed has at all scales is "none"; where every size is 0, as at init of a zero router, it is "zero".
-    """
+    """Return a slope as text: "none" if no seed has all scales, "zero" if all sizes are 0 (a zero router at init)."""
     if slope is None:
         return ""
     expected = f"{slope.low:g}" if slope.low == slope.high else f"{slope.low:g}..{slope.high:g}"
@@ -127,7 +124,7 @@ def _cell(slope: "Slope | None") -> str:
 
 
 def _is_measured(out: Path, key: str) -> bool:
-    """Return whether a directory holds this check's numbers; those of another are not overwritten."""
+    """Return whether a directory holds this check's measurements; those of another check are an error."""
     try:
         found = json.loads((out / JSON_FILE).read_text(encoding="utf-8"))["key"]
     except FileNotFoundError:
@@ -137,23 +134,16 @@ def _is_measured(out: Path, key: str) -> bool:
     if found != key:
         raise InputError(
             f"{out} holds a coordinate check of another study, data, rule set or number of steps; "
-            f"choose another --out, or remove {out / JSON_FILE} to measure anew"
+            f"choose another --out, or remove {out / JSON_FILE} to measure again"
         )
     return (out / CSV_FILE).exists()
 
 
 def _measure(runs: Sequence["ProbedRun"], dataset: "Dataset", steps: int) -> "list[Measurement]":
+    """Measure all runs; show each that has ended, and the time left in proportion to FLOPs."""
     from expertp.coordcheck.measuring import measure
 
     costs = [each.run.model.flops_per_token() for each in runs]
-    # Every run has a line of its own: there is no need for a heartbeat.
-    with Reporter("coordcheck", total=sum(costs), heartbeat=math.inf, shows_time=False) as reporter:
-        reporter.line(f"{len(runs)} runs of {steps} steps")
-        return measure(runs, dataset, steps, on_run=_show(reporter, costs))
-
-
-def _show(reporter: Reporter, costs: Sequence[float]) -> "Callable[[ProbedRun, Probed], None]":
-    """Return what shows each run that has ended, with the time that is left by the models' FLOPs."""
     started, done = time.monotonic(), 0
 
     def show(each: "ProbedRun", probed: "Probed") -> None:
@@ -161,20 +151,15 @@ def _show(reporter: Reporter, costs: Sequence[float]) -> "Callable[[ProbedRun, P
         done += 1
         share = sum(costs[:done]) / sum(costs)
         left = (time.monotonic() - started) * (1 - share) / share
-        axis, scale = each.places[0]
-        what = "base" if scale == 1 else f"{axis} {scale:g}x"
+        axis, size = each.sizes[0]
+        what = "base" if size.is_base else f"{axis} {size.scale:g}x"
         how = f"loss {probed.loss:.3f}" if probed.diverged_at is None else f"diverged at step {probed.diverged_at}"
         reporter.update(sum(costs[:done]), f"{duration(left)} left")
         reporter.line(
             f"run {done}/{len(costs)}, {what}, seed {each.run.train.seed}: {how}; about {duration(left)} left"
         )
 
-    return show
-
-
-def _tree(check: "CoordinateCheck") -> dict[str, object]:
-    return {
-        "verdict": check.verdict,
-        "diverged": [asdict(each) for each in check.diverged],
-        "slopes": [asdict(each) for each in check.slopes],
-    }
+    # No heartbeat: every run prints a line.
+    with Reporter("coordcheck", total=sum(costs), heartbeat=math.inf, shows_time=False) as reporter:
+        reporter.line(f"{len(runs)} runs of {steps} steps")
+        return measure(runs, dataset, steps, on_run=show)

@@ -1,6 +1,6 @@
-"""Say what this machine has and what of it expertp will use: Python, torch, cores, memory, disk, devices, extras.
+"""Show what expertp finds on this machine: Python, torch, cores, memory, disk, devices, extras.
 
-Exits with 1 when something that expertp needs is missing.
+The exit code is 1 if something that expertp needs is missing.
 """
 
 import argparse
@@ -12,9 +12,9 @@ import platform
 import shutil
 from typing import Any
 
-from expertp.cli.text import columns
+from expertp.cli.text import table
 from expertp.errors import how_to_install
-from expertp.machine import memory_bytes, processor_name
+from expertp.util.machine import memory_bytes, processor_name
 
 EXAMPLES = """\
   expertp doctor
@@ -30,17 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look and print."""
+    """Examine the machine and print the results."""
     facts = examine()
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        print(columns([("what", "found"), *((name, str(value)) for name, value in facts.items())]))
+        print(table([("item", "found"), *((name, str(value)) for name, value in facts.items())]))
     return 0 if facts["gpt2 vocabulary"] == "found" else 1
 
 
 def examine() -> dict[str, Any]:
-    """Return what was found, by name."""
+    """Return the properties of the machine and the installation by name."""
     import torch
 
     from expertp.data.tokenizers import load_gpt2

@@ -1,6 +1,6 @@
-"""Write commented starter files into a directory: base.yaml, target.yaml, run.yaml, study.yaml and theory.yaml.
+"""Write commented starter files to a directory.
 
-base.yaml and target.yaml are for `expertp plan`, run.yaml for `expertp train`, study.yaml for `expertp sweep`,
+base.yaml and target.yaml are for `expertp plan`, run.yaml is for `expertp train`, study.yaml for `expertp sweep` and
 theory.yaml for `expertp theory`. Existing files are never overwritten.
 """
 
@@ -20,14 +20,14 @@ STARTERS = ("base.yaml", "target.yaml", "run.yaml", "study.yaml", "theory.yaml")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where to write (default: here)")
+    parser.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where to write (default: .)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files, or none of them."""
+    """Write all files, or none if one of them exists."""
     directory = Path(args.directory)
     if taken := [name for name in STARTERS if (directory / name).exists()]:
-        raise InputError(f"{directory / taken[0]} exists; choose another directory, or remove it to get the starter")
+        raise InputError(f"{directory / taken[0]} exists; choose another directory, or delete the file")
     directory.mkdir(parents=True, exist_ok=True)
     for name in STARTERS:
         text = (files("expertp") / "configs" / name).read_text(encoding="utf-8")

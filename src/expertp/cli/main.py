@@ -1,7 +1,7 @@
-"""`expertp VERB ...`: finds the verb's module, parses its arguments, turns bad input into one line and exit code 2.
+"""`expertp VERB ...`: import the verb's module, parse its arguments, and report bad input as one line.
 
-A verb's module is imported only when that verb is asked for, so `expertp --help` and `expertp plan` never
-import torch. It has a docstring (the help text), `EXAMPLES`, `add_arguments(parser)` and `run(args) -> exit code`.
+A verb's module has a docstring (the help text), `EXAMPLES`, `add_arguments(parser)` and `run(args) -> exit code`. It is
+imported only for that verb, so `expertp --help` and `expertp plan` do not import torch.
 """
 
 import argparse
@@ -18,33 +18,33 @@ from expertp.errors import InputError, RunError, did_you_mean
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 
 VERBS = {
-    "demo": "a whole transfer study in minutes, with the commands that it is made of",
-    "plan": "what every parameter group of a large model should be set to, from a small one",
-    "init": "write commented starter files: plan, run, study and theory",
-    "prepare": "turn text, JSONL, Parquet or a Hugging Face dataset into token shards",
-    "train": "train one model from a run file; run it again to resume",
+    "demo": "run a complete transfer study in minutes and show its commands",
+    "plan": "settings of every parameter group of a large model, from a tuned small one",
+    "init": "write commented starter files for plan, train, sweep and theory",
+    "prepare": "convert text, JSONL, Parquet or a Hugging Face dataset to token shards",
+    "train": "train one model from a run file; the same command resumes",
     "generate": "stream text from a trained run",
-    "sweep": "train the runs of a transfer study that are missing, and judge it",
-    "status": "how a study stands: runs done and under way, best learning rates, failures",
-    "tune": "constant multipliers of a base by coordinate descent over seeds",
-    "coordcheck": "check on short runs that activations and updates keep their size along a study's axes",
-    "figures": "the paper's figures, one by one: train, draw, and say whether its claim holds",
-    "report": "one page that shows what a study found, from its directory; never trains",
-    "theory": "solve the mean-field limit of a deep residual MoE, and set finite networks beside it",
-    "bench": "measure speed side by side: experts, a training step, preparing data, a sweep",
-    "doctor": "what this machine has, and what of it expertp will use",
+    "sweep": "train the missing runs of a transfer study and print its verdict",
+    "status": "show the state of a study: finished and active runs, best learning rates, failures",
+    "tune": "tune the constant multipliers of a base by coordinate descent",
+    "coordcheck": "check with short runs that activations and updates keep their size along the axes of a study",
+    "paper": "reproduce the findings of the paper: train, draw and judge each claim",
+    "report": "write the report of a study from its directory; trains nothing",
+    "theory": "solve the mean-field limit of a deep residual MoE and compare it with finite networks",
+    "bench": "measure speed side by side: experts, training step, data preparation, sweep",
+    "doctor": "show the software and hardware that expertp finds on this machine",
 }
 
 OS_HINTS = {
-    errno.EEXIST: "a file is there and a directory is needed; choose another path",
+    errno.EEXIST: "a file has this name, but a directory is needed; choose another path",
     errno.ENOTDIR: "part of the path is a file; choose another path",
     errno.EACCES: "choose another path or change its permissions",
-    errno.EROFS: "nothing can be written there; choose another path",
-    errno.ENOSPC: "make room and run the same command again",
+    errno.EROFS: "the file system is read-only; choose another path",
+    errno.ENOSPC: "free some space and run the same command again",
 }
 
 USAGE = """\
-usage: expertp VERB [arguments]        expertp VERB --help tells more
+usage: expertp VERB [arguments]        expertp VERB --help: all options
 
 Tune a small Mixture-of-Experts model, train a large one.
 
@@ -59,17 +59,17 @@ examples:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line that points to `--help`."""
+    """An argument parser that reports errors as one line with a hint to `--help`."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would have printed under a usage text."""
-        # parse_intermixed_args counts optional overrides among what is required.
+        """Raise the error as `InputError`."""
+        # parse_intermixed_args lists the optional overrides as required.
         message = message.replace(", KEY=VALUE", "")
         raise InputError(f"{message} (see '{self.prog} --help')")
 
 
 def build_parser(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of one verb, importing that verb's module only."""
+    """Return the parser of one verb; imports only the module of that verb."""
     module = importlib.import_module(f"expertp.cli.{verb}")
     parser = OneLineParser(
         prog=f"expertp {verb}",
@@ -84,12 +84,12 @@ def build_parser(verb: str) -> argparse.ArgumentParser:
 
 
 def usage() -> str:
-    """Return what bare `expertp` prints: the verbs and three examples to copy."""
+    """Return the text that `expertp` prints without arguments: the verbs and three examples."""
     return USAGE.format(verbs="\n".join(f"  {verb:<10} {summary}" for verb, summary in VERBS.items()))
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; bad input raises `InputError`."""
+    """Run one command line and return its exit code; raises `InputError` for bad input."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return EXIT_OK
@@ -101,19 +101,19 @@ def dispatch(argv: Sequence[str]) -> int:
         return EXIT_OK
     if verb not in VERBS:
         raise InputError(f"unknown verb '{verb}'; {did_you_mean(verb, VERBS)}")
-    # Intermixed: overrides may stand before, between and after flags.
+    # Intermixed: overrides may come before, between and after flags.
     args = build_parser(verb).parse_intermixed_args(rest)
     code: int = args.run(args)
     return code
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one line, without the source line that Python adds."""
+    """Print a warning as one line without the source line."""
     print(f"expertp: warning: {message}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the `expertp` command; returns the exit code (0 ok, 1 failed, 2 bad input, 143 SIGTERM)."""
+    """Run the `expertp` command and return its exit code (0 ok, 1 failed, 2 bad input, 143 SIGTERM)."""
     warnings.showwarning = _show_warning
     try:
         code = dispatch(sys.argv[1:] if argv is None else argv)
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"expertp: {where}{error.strerror or error}; {hint}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        print("expertp: interrupted; the same command goes on", file=sys.stderr)
+        print("expertp: interrupted; run the same command to resume", file=sys.stderr)
         return 130
 
 

@@ -1,7 +1,7 @@
-"""Print what every parameter group of the target model should be set to, given a base model and its hyperparameters.
+"""Print the settings of every parameter group of a target model, given a base model and its hyperparameters.
 
-The base file has the sections `model:` and `hps:`, the target file `model:` only. Overrides `model.KEY=VALUE` address
-the target, `hps.KEY=VALUE` the base's hyperparameters; hps.lr is linear, not log2.
+The base file has the sections `model:` and `hps:`, the target file has `model:` only. Overrides `model.KEY=VALUE`
+change the target, `hps.KEY=VALUE` the hyperparameters of the base. hps.lr is linear, not log2.
 """
 
 import argparse
@@ -9,12 +9,11 @@ import json
 import sys
 from fractions import Fraction
 
-from expertp.cli.text import columns, describe_multipliers
+from expertp.cli.text import describe_multipliers, table
 from expertp.config import load_base, load_target, split_overrides
 from expertp.plan import Group, Plan, named_constants, plan
 from expertp.rules import EXPERTP, RULE_SETS
 from expertp.spec import BaseHPs
-from expertp.wording import describe
 
 EXAMPLES = """\
   expertp plan --base configs/base.yaml --target configs/target.yaml
@@ -25,19 +24,19 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.* of the target, hps.* of the base")
-    parser.add_argument("--base", required=True, metavar="FILE", help="YAML with model: and hps:")
-    parser.add_argument("--target", required=True, metavar="FILE", help="YAML with model:")
-    parser.add_argument("--steps", type=int, metavar="N", help="steps of the target's run, for hps.decay=tau")
+    parser.add_argument("--base", required=True, metavar="FILE", help="YAML file with model: and hps:")
+    parser.add_argument("--target", required=True, metavar="FILE", help="YAML file with model:")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of the target's run, used by hps.decay=tau")
     parser.add_argument(
         "--allow-kappa-change",
         action="store_true",
-        help="permit another sparsity than the base's (default: an error)",
+        help="permit a sparsity other than the base's (default: error)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print."""
+    """Plan the target and print the plan."""
     overrides = split_overrides(args.overrides, ("model", "hps"))
     base, hps = load_base(args.base, overrides["hps"])
     target = load_target(args.target, overrides["model"])
@@ -48,14 +47,15 @@ def run(args: argparse.Namespace) -> int:
         print_plan(planned)
     if target.kappa != base.kappa:
         print(
-            f"expertp: warning: kappa={target.kappa} in the target but {base.kappa} in the base; lr does not transfer",
+            f"expertp: warning: kappa={target.kappa} in the target but {base.kappa} in the base; "
+            "learning rates do not transfer",
             file=sys.stderr,
         )
     return 0
 
 
 def print_plan(planned: Plan) -> None:
-    """Print a plan for people: sizes, one row per group, forward multipliers."""
+    """Print a plan as text: sizes, one row per group, forward multipliers."""
     base, target, hps = planned.base, planned.target, planned.hps
     print(f"rules   {hps.rules}, eps {hps.eps_rule}, residual {hps.residual}, decay {hps.decay}")
     print(
@@ -64,7 +64,7 @@ def print_plan(planned: Plan) -> None:
     )
     print(f"consts  {_constants(hps)}")
     for label, model in (("base  ", base), ("target", target)):
-        print(f"{label}  {describe(model)}")
+        print(f"{label}  {model.describe()}")
     print(describe_multipliers(planned.multipliers), end="\n\n")
 
     at_base = plan(base, base, hps)
@@ -75,8 +75,8 @@ def print_plan(planned: Plan) -> None:
             "lr",
             "weight decay",
             "Adam eps",
-            "against base: init, lr, wd, eps",
-            "init, lr in the paper",
+            "relative to base: init, lr, wd, eps",
+            "paper (init, lr)",
         )
     ]
     for name, group in planned.groups.items():
@@ -84,7 +84,7 @@ def print_plan(planned: Plan) -> None:
             cells = [_number(value) for value in _settings(group)]
             cells[-1] += _eps_mark(name, hps)
             rows.append((name, *cells, _factors(group, at_base.groups[name]), _where(name, hps)))
-    print(columns(rows), end="\n\n")
+    print(table(rows), end="\n\n")
 
     forward = planned.forward
     moe = "" if forward.moe_output is None else f", sum over active experts x {forward.moe_output:g}"
@@ -94,24 +94,24 @@ def print_plan(planned: Plan) -> None:
     )
     bias = "; the expert bias is not an Adam parameter" if target.ffn == "moe" else ""
     if any("*" in cell for row in rows for cell in row):
-        print("* hps.eps_rule=paper gives the eps that the paper prints")
-    print(f"norms start at gain 1, bias 0{bias}")
+        print("* differs from the eps in the paper; hps.eps_rule=paper uses the paper's")
+    print(f"norms are initialized with gain 1 and bias 0{bias}")
 
 
 def _where(group: str, hps: BaseHPs) -> str:
-    """Say where the paper has a rule; other rule sets have rules of their own."""
+    """Return the place of a rule in the paper; empty if the rule set differs from the paper."""
     row, papers = RULE_SETS[hps.rules].rows[group], EXPERTP.rows[group]
     return papers.where if row == papers else ""
 
 
 def _eps_mark(group: str, hps: BaseHPs) -> str:
-    """Mark an eps that follows another rule than the paper prints."""
+    """Return a mark for an eps that differs from the paper."""
     row = RULE_SETS[hps.rules].rows[group]
     return "*" if row.adam_eps(hps.eps_rule) != row.eps_paper else ""
 
 
 def _constants(hps: BaseHPs) -> str:
-    """List the constant multipliers, which are in the table's values and not in its factors."""
+    """List the constant multipliers; the values in the table include them, the factors do not."""
     if hps.constants == "ones":
         return hps.constants
     named = named_constants(hps.constants).items()
@@ -128,6 +128,6 @@ def _number(value: float | None) -> str:
 
 
 def _factors(group: Group, base: Group) -> str:
-    """Say by what the settings differ from the base's; "-" where there is nothing to scale."""
+    """Return the ratios of the settings to those of the base; "-" for settings that are absent or 0."""
     pairs = zip(_settings(group), _settings(base), strict=True)
     return "  ".join(f"x{ours / theirs:<6.4g}" if ours and theirs else "-      " for ours, theirs in pairs).rstrip()

@@ -1,12 +1,12 @@
-"""Turn text into token shards that `expertp train` reads.
+"""Convert text to token shards for `expertp train`.
 
 SOURCE is one of
-  builtin            the source files of this Python's standard library (12 MB), to try things without a download
-  FILE or FOLDER     plain text (.txt, .md, .rst, .html, .py, ...; one document a file), JSONL (.jsonl, .jsonl.gz;
-                     one document a line) or Parquet (.parquet; one document a row)
-  hf:NAME[:CONFIG]   the train split of a Hugging Face dataset, streamed, as hf:HuggingFaceFW/fineweb:sample-10BT
+  builtin            the source files of the Python standard library (12 MB), for tests without a download
+  FILE or FOLDER     plain text (.txt, .md, .rst, .html, .py, ...; one document per file), JSONL (.jsonl, .jsonl.gz;
+                     one document per line) or Parquet (.parquet; one document per row)
+  hf:NAME[:CONFIG]   the train split of a Hugging Face dataset, streamed, e.g. hf:HuggingFaceFW/fineweb:sample-10BT
 
-Stopped half-way, the same command goes on where it stopped. A finished directory is left as it is.
+The same command resumes an interrupted one. A complete directory is not changed.
 """
 
 import argparse
@@ -33,44 +33,44 @@ _DEFAULTS = PrepareOptions()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("source", metavar="SOURCE", help="builtin, a file or folder, or hf:NAME[:CONFIG]")
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory for the shards")
+    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory of the shards")
     parser.add_argument(
         "--tokenizer",
         choices=KINDS,
         default=_DEFAULTS.tokenizer,
-        help="gpt2 (50257 ids), bytes (257 ids) or bpe, trained on the first 64 M characters (default: %(default)s)",
+        help="gpt2 (50257 ids), bytes (257 ids), or bpe trained on the first 64M characters (default: %(default)s)",
     )
     parser.add_argument(
         "--vocab-size",
         metavar="N",
         type=int,
-        help=f"ids of a bpe tokenizer, 257 or more (default: {DEFAULT_BPE_VOCABULARY})",
+        help=f"number of ids of a bpe tokenizer, 257 or more (default: {DEFAULT_BPE_VOCABULARY})",
     )
     parser.add_argument(
         "--val-fraction",
         metavar="F",
         type=float,
         default=_DEFAULTS.val_fraction,
-        help="share of the tokens kept for validation, 0 to 0.5, whole documents (default: %(default)s)",
+        help="fraction of the tokens for validation, 0 to 0.5 (default: %(default)s)",
     )
     parser.add_argument(
         "--shard-tokens",
         metavar="N",
         type=int,
         default=_DEFAULTS.shard_tokens,
-        help="tokens in a train shard; a crash costs at most one (default: %(default)s)",
+        help="tokens per train shard; a crash loses at most one shard (default: %(default)s)",
     )
     parser.add_argument(
         "--text-key",
         metavar="KEY",
         default=_DEFAULTS.text_key,
-        help="field with the text in JSONL, Parquet and Hugging Face rows (default: %(default)s)",
+        help="field of JSONL, Parquet and Hugging Face rows that contains the text (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON on standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare the data and say what is there now and what to do next."""
+    """Prepare the data and print a summary and the next command."""
     options = PrepareOptions(
         tokenizer=args.tokenizer,
         vocab_size=args.vocab_size,
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Clock:
-    """Counts the tokens of this call, not those of an earlier one that this call went on from."""
+    """Speed of this call; tokens of an interrupted earlier call do not count."""
 
     def __init__(self) -> None:
         self._first: PrepareProgress | None = None
@@ -124,7 +124,7 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
         lines.append(f"{name:<10} {words}{share if name == 'val' else ''}")
     if manifest.empty_documents:
         lines.append(
-            f"{'left out':<10} {manifest.empty_documents:,} empty document" + "s" * (manifest.empty_documents != 1)
+            f"{'skipped':<10} {manifest.empty_documents:,} empty document" + "s" * (manifest.empty_documents != 1)
         )
     if clock.has_run:
         lines.append(f"{'speed':<10} {clock}")

@@ -1,4 +1,4 @@
-"""How long work shows itself: a rich bar on a terminal, one heartbeat line each 30 s everywhere else."""
+"""Progress of long work: a rich progress bar on a terminal, otherwise one line every 30 s."""
 
 import sys
 import time
@@ -14,26 +14,26 @@ HEARTBEAT_SECONDS = 30.0
 
 
 class _Bar(Progress):
-    """A bar with some lines of text above it."""
+    """A progress bar with lines of text above it."""
 
     above = ""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield what is drawn, from top to bottom."""
+        """Yield the text and the bar."""
         if self.above:
             yield Text(self.above)
         yield from super().get_renderables()
 
 
 class Reporter:
-    """Shows progress towards `total` (None: unknown) on standard error, as a context manager.
+    """Show progress on standard error; a context manager.
 
     Args:
-        title: what is being done, a word or two.
-        total: the value of `done` at the end, or None when nobody knows.
-        terminal: draw a bar; by default when standard error is a terminal.
-        heartbeat: seconds between two lines when there is no terminal.
-        shows_time: let the bar guess the time left; not where the caller knows better and says it.
+        title: name of the work, one or two words.
+        total: the value of `done` at the end; None if unknown.
+        terminal: draw a bar (default: if standard error is a terminal).
+        heartbeat: seconds between two lines if there is no bar.
+        shows_time: show the bar's estimate of the remaining time.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Reporter:
             self._bar.stop()
 
     def update(self, done: float, detail: str, above: str = "") -> None:
-        """Say how far the work is (`done` out of `total`) and what there is to see.
+        """Show that `done` of `total` is complete.
 
-        `detail` stands beside the bar or in the heartbeat; `above`, a small table, only over a bar.
+        `detail` is shown next to the bar or in the heartbeat line, `above` above the bar only.
         """
         if self._bar:
             self._bar.above = above
@@ -82,7 +82,7 @@ class Reporter:
             self.line(f"{self._share(done)}{detail}, {self._last_line - self._started:.0f} s")
 
     def line(self, text: str) -> None:
-        """Print one line that stays: above the bar on a terminal, plainly elsewhere."""
+        """Print one permanent line, above the bar if there is one."""
         if self._bar:
             self._bar.console.print(text, highlight=False, markup=False)
         else:

@@ -1,8 +1,8 @@
-"""Write the report of a study: one page, report.html, from what its directory holds. It never trains, and leaves a
-report that nothing has happened after as it is.
+"""Write the report of a study, DIR/report.html, from the contents of its directory. Nothing is trained, and a report
+that is up to date is not written again.
 
-Beside it: figures/ (every figure as .svg, .png and .csv) and verdict.json. What is missing is named in the page, with
-the command that makes it.
+The verb also writes DIR/figures/ (every figure as .svg, .png and .csv) and DIR/verdict.json. The page names missing
+results and the commands that produce them.
 """
 
 import argparse
@@ -20,7 +20,7 @@ EXIT_VERDICT_FAIL = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("directory", metavar="DIR", help="directory of the study, as `expertp sweep --out` left it")
+    parser.add_argument("directory", metavar="DIR", help="directory of the study, as written by `expertp sweep --out`")
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a verdict is FAIL (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the verdicts and the page's path as one JSON object")
 
@@ -29,18 +29,18 @@ def run(args: argparse.Namespace) -> int:
     """Write the page and print the verdicts."""
     from expertp.analysis.transfer import judge
     from expertp.report.build import is_current, write_report
-    from expertp.study_store import read_study
+    from expertp.study.store import read_study
 
     directory = read_study(args.directory)
     path = directory.path / "report.html"
     if is_current(directory):
-        verdict, word = judge(directory.study, directory.results()), "report, as it was"
+        verdict, word = judge(directory.table()), "report (up to date)"
     else:
         verdict, word = write_report(directory).verdict, "report"
     if args.json:
-        print(json.dumps({"report": str(path), **verdict.to_tree()}))
+        print(json.dumps({"report": str(path), **verdict.to_dict()}))
     else:
         print(verdict_table(verdict, directory.path), end="\n\n")
         print(f"{word}: {path}")
-    has_failed = any(each.verdict == "FAIL" for each in verdict.axes)
+    has_failed = any(each.conclusion == "FAIL" for each in verdict.axes)
     return EXIT_VERDICT_FAIL if args.strict and has_failed else 0

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a request: long work asks whether one has come, saves and stops."""
+"""SIGTERM and Ctrl-C as requests that long work can poll, so that it saves and stops."""
 
 import signal
 from collections.abc import Iterator
@@ -7,25 +7,25 @@ from types import FrameType
 
 
 class StopSignal:
-    """Remembers SIGTERM or SIGINT, so that work can save before it ends; a second one acts as usual."""
+    """Record SIGTERM or SIGINT; a second signal has its default effect."""
 
     def __init__(self) -> None:
         self.number = 0
 
     def remember(self, number: int, frame: FrameType | None) -> None:
-        """Take the signal, and none after it."""
+        """Record the signal and restore the default handler."""
         del frame
         self.number = number
         signal.signal(number, signal.SIG_DFL)
 
     def received(self) -> bool:
-        """Return whether a signal has come."""
+        """Return whether a signal was received."""
         return self.number != 0
 
 
 @contextmanager
 def stop_signal() -> Iterator[StopSignal]:
-    """Listen for SIGTERM and SIGINT, and put the handlers back at the end."""
+    """Record SIGTERM and SIGINT inside the context; restore the handlers at its end."""
     stop = StopSignal()
     before = {number: signal.signal(number, stop.remember) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -1,17 +1,17 @@
-"""Train the runs of a study that are missing, on several workers; run the same command again to resume.
+"""Train the missing runs of a study with several workers; run the same command again to resume.
 
-STUDY.yaml says what must exist: a base, axes of larger models, grids and seeds (`expertp init` writes a commented one).
-What is there is never trained again, and a larger grid reuses what a smaller one has trained. Runs that fail are tried
-once more and then listed. SIGTERM and Ctrl-C save what is under way and stop (exit codes 143 and 130).
+STUDY.yaml describes the study: a base, axes of larger models, grids and seeds (`expertp init` writes a commented one).
+Finished runs are never trained again, and a larger grid reuses the runs of a smaller one. A run that fails is tried a
+second time and then listed. SIGTERM and Ctrl-C save the active runs and stop (exit codes 143 and 130).
 
-With --refine, axes that stay INCONCLUSIVE get the cells that would settle them, within so many minutes.
+With --refine, verdicts that are INCONCLUSIVE get additional cells that could decide them, within the given time.
 """
 
 import argparse
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from expertp.cli.arguments import add_workers
@@ -20,15 +20,18 @@ from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
 from expertp.cli.text import columns, size
 from expertp.cli.verdicts import verdict_table
-from expertp.config import load_study
 from expertp.errors import InputError
-from expertp.study import StudySpec, expand
-from expertp.wording import count, duration
+from expertp.study.cells import expand, unique_runs
+from expertp.study.load import load_study
+from expertp.study.spec import StudySpec
+from expertp.util.text import count, duration
 
 if TYPE_CHECKING:
-    from expertp.forecast import Forecast
-    from expertp.standing import ModelStanding
-    from expertp.study_store import Result, StudyDirectory
+    from expertp.search.design import Proposal
+    from expertp.study.forecast import Forecast
+    from expertp.study.progress import ModelProgress
+    from expertp.study.store import StudyDirectory
+    from expertp.study.table import StudyTable
 
 EXAMPLES = """\
   expertp sweep configs/study.yaml --dry-run
@@ -44,97 +47,114 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="base.*, hps.*, train.*, grids.*, axes.*, ..."
     )
-    parser.add_argument("--out", metavar="DIR", help="directory of the study; made or resumed")
-    parser.add_argument("--dry-run", action="store_true", help="say what it would cost, and train nothing")
+    parser.add_argument("--out", metavar="DIR", help="directory of the study; created or resumed")
+    parser.add_argument("--dry-run", action="store_true", help="print the cost and train nothing")
     add_workers(parser)
-    parser.add_argument("--refine", metavar="MINUTES", type=float, default=0.0, help="time for settling open axes")
+    parser.add_argument(
+        "--refine",
+        metavar="MINUTES",
+        type=float,
+        default=0.0,
+        help="time for deciding INCONCLUSIVE verdicts (default: 0)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and print the verdicts; 1 when a run has failed."""
+    """Train and print the verdicts; return 1 if a run has failed."""
     study = load_study(args.study_file, args.overrides)
     if not 0 <= args.refine < math.inf:
         raise InputError(f"--refine {args.refine:g}: give minutes, 0 or more")
     if args.refine and study.verdict is None:
-        raise InputError(
-            "--refine settles verdicts, and the study asks for none (verdict: null); leave one of them out"
-        )
+        raise InputError("--refine needs verdicts, and the study has none (verdict: null); remove one of the two")
     if args.dry_run:
         return dry_run(study, args.out, args.workers)
     if args.out is None:
-        raise InputError("--out DIR is missing: where the study goes (or --dry-run, to know what it costs)")
-    return sweep(study, args.out, args.workers, args.refine * 60)
+        raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
+    return train(study, args.out, args.workers, args.refine * 60)
 
 
 def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
-    """Print what a study would cost, without what is there already."""
+    """Print the cost of the runs that are missing."""
     from expertp.data import open_dataset
-    from expertp.forecast import forecast
-    from expertp.study_store import DONE, preview_study
+    from expertp.study.forecast import forecast
+    from expertp.study.store import preview_study
+    from expertp.study.table import DONE
 
-    wanted = list(expand(study))
+    runs = unique_runs(expand(study))
+    missing = runs
     if out is not None:
-        wanted = [each.run for each in preview_study(out, study).results() if each.status not in DONE]
-    if not wanted:
-        print(f"all {len(expand(study))} runs are there; nothing would be trained")
+        missing = tuple(each.run for each in preview_study(out, study).results() if each.status not in DONE)
+    if not missing:
+        print(f"all {len(runs)} runs are there; nothing would be trained")
         return 0
-    costs = forecast(wanted, open_dataset(study.train.data), workers)
-    print(describe_forecast(study, costs, len(wanted), workers))
+    costs = forecast(missing, open_dataset(study.train.data), workers)
+    print(describe_forecast(study, costs, len(missing), workers))
     return 0
 
 
 def describe_forecast(study: StudySpec, costs: "Forecast", runs: int, workers: int) -> str:
-    """Return what a study will cost, per model and in all."""
-    rows = [("model", "parameters", "active", "runs", "a run", "together")]
+    """Return the cost of a study as text, per model and in total."""
+    rows = [("model", "parameters", "active", "runs", "time per run", "total time")]
     for each in costs.models:
         counts = each.model.counts()
         alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
         rows.append((size(each.model), count(counts.total), count(counts.active), str(each.runs), alone, together))
-    tokens = study.train.tokens
     return "\n".join(
         [
-            f"{study.name}: {runs} runs of {study.train.steps} steps, {count(tokens)} tokens each",
+            f"{study.name}: {runs} runs of {study.train.steps} steps, {count(study.train.tokens)} tokens each",
             "",
             columns(rows),
             "",
-            f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs, {costs.disk_bytes / 2**20:.0f} MiB of disk",
+            f"total: {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs, {costs.disk_bytes / 2**20:.0f} MiB of disk",
             f"about {duration(costs.seconds)} with {workers} worker{'s' if workers > 1 else ''} on this machine",
         ]
     )
 
 
-def sweep(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0) -> int:
-    """Train what is missing, show how it goes, and print how it ended."""
-    from expertp.executors.local import LocalExecutor
-    from expertp.refine import refine
-    from expertp.study_store import DONE, open_study
-    from expertp.sweep import run_study
+def train(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0) -> int:
+    """Train the missing runs, show the progress, and print the outcome."""
+    from expertp.search.design import refine
+    from expertp.study.executors.local import LocalExecutor
+    from expertp.study.store import open_study
+    from expertp.study.sweep import sweep
+    from expertp.study.table import DONE
 
     directory, executor = open_study(out, study), LocalExecutor(workers)
     with Reporter("sweep", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
         view = SweepView(reporter, workers)
-        results = run_study(directory, executor, stop.received, view.follow(directory))
+        table = sweep(directory, executor, stop.received, view.follow(directory))
         if refine_seconds > 0 and study.verdict is not None:
-            directory = refine(directory, executor, refine_seconds, reporter.line, stop.received, view.follow)
-            results = directory.results()
-    print(describe_outcome(directory, results, is_stopped=stop.received()))
+            directory = refine(directory, executor, refine_seconds, view.show_proposal, stop.received, view.follow)
+            table = directory.table()
+    print(describe_outcome(directory, table, is_stopped=stop.received()))
     if stop.received():
         return 128 + stop.number
-    return 0 if all(result.status in DONE for result in results) else 1
+    return 0 if all(result.status in DONE for result in table.results) else 1
 
 
 class SweepView:
-    """Shows a sweep on the terminal: a table of models over a bar, or heartbeats, and a line when a model is done."""
+    """Shows a sweep on the terminal: a table of models above a progress bar, and a line for each model that is done."""
 
     def __init__(self, reporter: Reporter, workers: int) -> None:
         self._reporter, self._workers = reporter, workers
 
+    def show_proposal(self, proposal: "Proposal", is_chosen: bool) -> None:
+        """Print cells that would decide a verdict, and whether they fit into the budget."""
+        cells, minutes = proposal.refinement, proposal.seconds / self._workers / 60
+        added = [f"{cells.hp} {', '.join(f'{value:g}' for value in cells.values)}"] if cells.values else []
+        added += [f"seeds {', '.join(map(str, cells.seeds))}"] if cells.seeds else []
+        self._reporter.line(
+            f"{'adding' if is_chosen else 'over budget'}: {cells.axis}, {cells.hp}: {' and '.join(added)} "
+            f"({proposal.runs} runs, about {minutes:.1f} min)"
+        )
+        self._reporter.line(f"  because {cells.why}")
+
     def follow(self, directory: "StudyDirectory") -> "Callable[[], None]":
-        """Say what is to be done, and return what shows how far it is; to be called often."""
+        """Print the number of missing runs, and return a function that shows the progress; call it often."""
         from expertp.data import open_dataset
-        from expertp.forecast import forecast
-        from expertp.standing import Watch
-        from expertp.study_store import DONE
+        from expertp.study.forecast import forecast
+        from expertp.study.progress import ProgressWatch
+        from expertp.study.table import DONE
 
         missing = [each.run for each in directory.results() if each.status not in DONE]
         if not missing:
@@ -142,45 +162,41 @@ class SweepView:
         self._reporter.line(f"{len(missing)} of {len(directory.runs)} runs to train; timing a few steps of each model")
         costs = forecast(missing, open_dataset(directory.study.train.data), self._workers)
         self._reporter.line(f"about {duration(costs.seconds)} with {self._workers} workers")
-        watch = Watch(directory, {each.model: each.seconds for each in costs.models})
-        done = {(each.rules, each.model) for each in watch.look().models if _is_done(each)}
+        watch = ProgressWatch(directory, {each.model: each.seconds for each in costs.models})
+        done = {(each.arm, each.model) for each in watch.look().models if each.ended == each.total}
         next_look = 0.0
 
         def tick() -> None:
             nonlocal next_look
             if time.monotonic() < next_look:
                 return
-            standing = watch.look()
+            progress = watch.look()
             next_look = time.monotonic() + LOOK_SECONDS
-            for each in standing.models:
-                if _is_done(each) and (each.rules, each.model) not in done:
-                    done.add((each.rules, each.model))
+            for each in progress.models:
+                if each.ended == each.total and (each.arm, each.model) not in done:
+                    done.add((each.arm, each.model))
                     self._reporter.line(_describe_done(each))
-            at_once = max(1, min(self._workers, standing.total - standing.ended))
-            left = "" if standing.seconds_left is None else f", {duration(standing.seconds_left / at_once)} left"
-            bad = "".join(
-                f", {standing.counts[each]} {each}" for each in ("diverged", "failed") if standing.counts[each]
-            )
-            detail = f"{standing.ended}/{standing.total} runs{bad}{left}"
-            self._reporter.update(standing.share_done, detail, above=models_table(standing.models) + "\n")
+            at_once = max(1, min(self._workers, progress.total - progress.ended))
+            left = "" if progress.seconds_left is None else f", {duration(progress.seconds_left / at_once)} left"
+            detail = f"{progress.ended}/{progress.total} runs{_bad(progress.counts)}{left}"
+            self._reporter.update(progress.share_done, detail, above=models_table(progress.models) + "\n")
 
         return tick
 
 
-def _is_done(model: "ModelStanding") -> bool:
-    return model.finished + model.diverged + model.failed == model.total
-
-
-def _describe_done(model: "ModelStanding") -> str:
+def _describe_done(model: "ModelProgress") -> str:
     best = "no best log2_lr" if model.best_log2_lr is None else f"best log2_lr {model.best_log2_lr:g}"
     loss = "" if model.loss is None else f", loss {model.loss:.4f}"
-    diverged = f", {model.diverged} diverged" if model.diverged else ""
-    failed = f", {model.failed} failed" if model.failed else ""
-    return f"{size(model.model)} ({model.rules}): {model.total} runs done{diverged}{failed}, {best}{loss}"
+    return f"{size(model.model)} ({model.arm.name}): {model.total} runs done{_bad(model.counts)}, {best}{loss}"
 
 
-def describe_outcome(directory: "StudyDirectory", results: "Sequence[Result]", is_stopped: bool) -> str:
-    """Return how a sweep ended: counts, failures, verdicts, and what to do next."""
+def _bad(counts: "Mapping[str, int]") -> str:
+    return "".join(f", {counts[each]} {each}" for each in ("diverged", "failed") if counts[each])
+
+
+def describe_outcome(directory: "StudyDirectory", table: "StudyTable", is_stopped: bool) -> str:
+    """Return the outcome of a sweep as text: counts, failures, verdicts, and the next command."""
+    results = table.results
     counts = Counter(result.status for result in results)
     lines = [f"{len(results)} runs: {', '.join(f'{number} {status}' for status, number in counts.items())}"]
     lines += [
@@ -189,9 +205,9 @@ def describe_outcome(directory: "StudyDirectory", results: "Sequence[Result]", i
     if counts["missing"] + counts["unfinished"] and not is_stopped:
         lines.append("some runs have not ended; run the same command again")
     if is_stopped:
-        return "\n".join([*lines, "stopped and saved; run the same command to go on"])
+        return "\n".join([*lines, "stopped and saved; run the same command to continue"])
     if directory.study.verdict is not None:
         from expertp.analysis.transfer import judge
 
-        lines += ["", verdict_table(judge(directory.study, results), directory.path)]
+        lines += ["", verdict_table(judge(table), directory.path)]
     return "\n".join([*lines, "", f"results: {directory.path}/results.csv", f"next: expertp report {directory.path}"])

@@ -1,10 +1,10 @@
-"""Train one model from a run file, showing progress; run the same command again to resume.
+"""Train one model from a run file; the same command resumes an interrupted run.
 
-The run file has the sections model:, hps:, train: and, unless the model is its own base, base:. Overrides
-model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change it.
+The run file has the sections model:, hps:, train: and base: (default: the model itself). Overrides model.KEY=VALUE,
+hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change its values.
 
-SIGTERM and Ctrl-C finish the step, save and stop (exit codes 143 and 130; a second one stops at once); a diverged run
-exits with 1. The imbalance shown is the largest |Load - kappa|: how far an expert's share of tokens is from even.
+After SIGTERM or Ctrl-C, the run finishes the step, saves and stops (exit codes 143 and 130); a second signal stops it
+immediately. The exit code of a diverged run is 1. The imbalance shown is the largest |Load - kappa| over experts.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from expertp.config import load_run
 from expertp.errors import RunError
 from expertp.plan import plan
 from expertp.spec import RunSpec
-from expertp.wording import count, describe
+from expertp.util.text import count
 
 if TYPE_CHECKING:
-    from expertp.train import StepMetrics
+    from expertp.training.records import StepMetrics
 
 EXAMPLES = """\
   expertp train configs/run.yaml --out out/first-run
@@ -32,10 +32,10 @@ EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("run_file", metavar="RUN.yaml", help="the run file")
+    parser.add_argument("run_file", metavar="RUN.yaml", help="run file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.*, hps.*, train.*, base.*")
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the run; made or resumed")
-    parser.add_argument("--tensorboard", action="store_true", help="also write DIR/tensorboard")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the run; created or resumed")
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard logs to DIR/tensorboard")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
@@ -45,68 +45,69 @@ def run(args: argparse.Namespace) -> int:
 
     import torch
 
-    from expertp.train import RunResult, Tracker, train
+    from expertp.training.records import RunResult
+    from expertp.training.train import Tracker, train
 
     with Reporter("train", total=spec.train.steps) as reporter, stop_signal() as stop:
         progress = _Progress(reporter)
         trackers: list[Tracker] = [progress]
         if args.tensorboard:
-            from expertp.trackers import TensorBoardTracker
+            from expertp.training.trackers import TensorBoardTracker
 
             trackers.append(TensorBoardTracker(args.out))
         try:
             result: RunResult = train(spec, args.out, trackers, should_stop=stop.received)
         except RuntimeError as error:
-            # torch says the same in several ways, as RuntimeError on the CPU.
+            # On CPU, torch raises a plain RuntimeError with varying messages.
             if isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error):
-                raise RunError("out of memory; set a smaller train.micro_batch or model and run again") from None
+                raise RunError("out of memory; reduce train.micro_batch or the model and run again") from None
             raise
 
     if args.json:
         print(json.dumps(asdict(result)))
     elif result.status == "finished":
         val = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
-        word = "finished" if progress.has_begun else "had already finished"
+        word = "finished" if progress.has_begun else "already finished"
         print(f"{word}: {result.step} steps in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}")
         print(f"next: expertp generate {args.out} --prompt 'Once'")
     elif result.status == "diverged":
-        loss = "a loss that is not finite" if result.train_loss is None else f"loss {result.train_loss:.4g}"
-        print(f"diverged at step {result.step} with {loss}; lower hps.lr, or see train.diverge_above")
+        loss = "a non-finite loss" if result.train_loss is None else f"loss {result.train_loss:.4g}"
+        print(f"diverged at step {result.step} with {loss}; reduce hps.lr, or raise train.diverge_above")
     else:
-        print(f"stopped and saved at step {result.step} of {result.steps}; run the same command to go on")
+        print(f"stopped and saved at step {result.step} of {result.steps}; run the same command to resume")
     if result.status == "stopped":
         return 128 + stop.number
     return 1 if result.status == "diverged" else 0
 
 
 class _Progress:
-    """Shows a run on the terminal."""
+    """Tracker that shows a run on the terminal."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self.has_begun = False
 
     def begin(self, run: RunSpec, steps_done: int) -> None:
-        """Say what is going to happen, from which base, and what it costs."""
+        """Print the model, its base and the cost of the run."""
         self.has_begun = True
         train, tokens = run.train, run.train.tokens
         planned = plan(run.base, run.model, run.hps, steps=train.steps, allow_kappa_change=True)
-        self._reporter.line(describe(run.model))
+        self._reporter.line(run.model.describe())
         self._reporter.line(
-            "the model is its own base: hps are used as they are"
+            "the model is its own base: hps are not scaled"
             if run.model == run.base
             else f"rules {run.hps.rules}, hps from a base with {describe_multipliers(planned.multipliers)}"
         )
         if run.model.kappa != run.base.kappa:
             self._reporter.line(
-                f"warning: kappa {run.model.kappa}, not the base's {run.base.kappa}: lr will not transfer"
+                f"warning: kappa is {run.model.kappa}, but {run.base.kappa} in the base; learning rates do not transfer"
             )
         self._reporter.line(
             f"{train.steps} steps of {count(train.batch_tokens)} tokens: {count(tokens)} tokens, "
             f"{tokens * run.model.flops_per_token():.2g} FLOPs"
         )
         if steps_done:
-            self._reporter.line(f"goes on after step {steps_done}")
+            self._reporter.line(f"resuming after step {steps_done}")
 
     def log(self, metrics: "StepMetrics") -> None:
         """Show one step."""
@@ -118,4 +119,4 @@ class _Progress:
             self._reporter.line(f"{text}, validation loss {metrics.val_loss:.4f}")
 
     def end(self) -> None:
-        """Leave the last line as it is."""
+        """Do nothing: the last line stays."""

@@ -1,11 +1,11 @@
 """Tune constant multipliers of a base model by coordinate descent over seeds; run the same command again to resume.
 
-STUDY.yaml gives base, data, horizon, seeds, and the learning rate and init std to begin with. Starting from constants
-that are all one, every coordinate (global lr and init std, then lr and init of every family of parameters) is tried in
-both directions. A change is taken when the loss falls significantly over the same seeds, or training becomes more
-stable at no cost, and nothing becomes less stable: fewer seeds diverge, at the learning rate or an octave above, or
-experts are loaded more evenly. DIR/preset.yaml has the result, for the `hps:` of a study; DIR/path.csv has every
-candidate, DIR/path.svg a picture of them.
+STUDY.yaml gives base, data, horizon, seeds, and the initial learning rate and init std. All constants start at one.
+Every coordinate (global lr and init std, then lr and init of every family of parameters) is tried in both directions.
+A change is taken if the loss falls significantly over the same seeds, or if training becomes more stable at no cost,
+and nothing becomes less stable. More stable means that fewer seeds diverge, at the learning rate or an octave above, or
+that expert loads are more even. DIR/preset.yaml has the result as the `hps:` of a study, DIR/path.csv all candidates,
+and DIR/path.svg a figure of them.
 """
 
 import argparse
@@ -19,15 +19,15 @@ from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.sweep import SweepView
 from expertp.cli.text import columns
-from expertp.config import load_study
 from expertp.errors import InputError
-from expertp.files import write_atomically
 from expertp.spec import BaseHPs
-from expertp.study import StudySpec
-from expertp.wording import describe, duration
+from expertp.study.load import load_study
+from expertp.study.spec import StudySpec
+from expertp.util.files import write_atomically
+from expertp.util.text import duration
 
 if TYPE_CHECKING:
-    from expertp.tune import Trial
+    from expertp.search.tune import Trial
 
 EXAMPLES = """\
   expertp tune configs/study.yaml --out studies/constants seeds=[0,1,2,3,4]
@@ -39,31 +39,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("study_file", metavar="STUDY.yaml", help="the study file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="base.*, hps.*, train.*, seeds=[...]")
-    parser.add_argument("--out", metavar="DIR", help="directory of the runs; made or resumed")
-    parser.add_argument("--passes", metavar="N", type=at_least_one, default=1, help="most passes over all (default: 1)")
-    parser.add_argument("--dry-run", action="store_true", help="say what a pass would cost, and train nothing")
+    parser.add_argument("--out", metavar="DIR", help="directory of the runs; created or resumed")
+    parser.add_argument(
+        "--passes", metavar="N", type=at_least_one, default=1, help="maximum number of passes (default: 1)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the cost of a pass and train nothing")
     add_workers(parser)
-    parser.add_argument("--json", action="store_true", help="print path and result as JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="print path and result as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Descend and print the path."""
-    from expertp.tune import tuning_study
+    """Tune and print the path."""
+    from expertp.search.tune import tuning_study
 
     study = tuning_study(load_study(args.study_file, args.overrides))
     if args.dry_run:
         print(_describe_cost(study, args.workers))
         return 0
     if args.out is None:
-        raise InputError("--out DIR is missing: where the runs go (or --dry-run, to know what they cost)")
+        raise InputError("--out DIR is missing: the directory of the runs (or use --dry-run to print the cost)")
     return _tune(study, Path(args.out), args)
 
 
 def _tune(study: StudySpec, out: Path, args: argparse.Namespace) -> int:
-    from expertp.executors.local import LocalExecutor
     from expertp.figures import descent
     from expertp.figures.save import render
-    from expertp.tune import Interrupted, TrainedCandidates, descend
+    from expertp.search.tune import Interrupted, TrainedCandidates, descend
+    from expertp.study.executors.local import LocalExecutor
 
     path: list[Trial] = []
     with Reporter("tune", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
@@ -74,28 +76,27 @@ def _tune(study: StudySpec, out: Path, args: argparse.Namespace) -> int:
                 path.append(trial)
                 reporter.line(_line(trial))
         except Interrupted:
-            reporter.line("stopped and saved; run the same command to go on")
+            reporter.line("stopped and saved; run the same command to continue")
             return 128 + stop.number
-    best = [trial for trial in path if trial.is_taken][-1]
-    shown = descent.data(path)
+    taken = [trial for trial in path if trial.is_taken]
+    best, shown = taken[-1], descent.data(path)
     render("path", descent.draw, shown).write(out)
     write_atomically(out / "preset.yaml", preset(best.hps, study).encode())
     if args.json:
-        print(json.dumps({"hps": best.hps.to_tree(), "path": shown.rows()}))
+        print(json.dumps({"hps": best.hps.to_dict(), "path": shown.rows()}))
         return 0
-    taken = [trial for trial in path if trial.is_taken]
-    print(f"{len(path)} candidates, {len(taken) - 1} taken; mean loss of {len(study.seeds)} seeds:\n")
+    print(f"{len(path)} candidates, {len(taken) - 1} taken; mean loss over {len(study.seeds)} seeds:\n")
     print(_table(taken))
     print(f"\n{preset(best.hps, study)}\nwritten: {out / 'preset.yaml'}, {out / 'path.csv'}, {out / 'path.svg'}")
     return 0
 
 
 def preset(hps: BaseHPs, study: StudySpec) -> str:
-    """Return the YAML of tuned hyperparameters, ready for the `hps:` of a study with the same base."""
+    """Return tuned hyperparameters as the `hps:` section of a study with the same base."""
     from expertp.plan import named_constants
-    from expertp.tune import GLOBAL, ratio, value_of
+    from expertp.search.tune import GLOBAL, ratio, value_of
 
-    lines = [f"# Tuned by `expertp tune` at {describe(study.base)},", f"# {len(study.seeds)} seeds."]
+    lines = [f"# Tuned by `expertp tune` at {study.base.describe()},", f"# {len(study.seeds)} seeds."]
     lines += ["hps:", *(f"  {name}: {ratio(value_of(hps, name))}" for name in GLOBAL)]
     constants = named_constants(hps.constants)
     if not constants:
@@ -105,7 +106,7 @@ def preset(hps: BaseHPs, study: StudySpec) -> str:
 
 
 def _table(taken: "Sequence[Trial]") -> str:
-    from expertp.tune import ratio
+    from expertp.search.tune import ratio
 
     rows = [("taken", "loss", "change", "diverged at lr, 2 lr", "max |Load - kappa| at lr, 2 lr")]
     for each in taken:
@@ -119,7 +120,7 @@ def _table(taken: "Sequence[Trial]") -> str:
 
 
 def _line(trial: "Trial") -> str:
-    from expertp.tune import ratio
+    from expertp.search.tune import ratio
 
     if not trial.coordinate:
         return f"all ones: loss {trial.loss:.4f}, max |Load - kappa| {trial.outcome.load:.3f}"
@@ -127,16 +128,16 @@ def _line(trial: "Trial") -> str:
 
 
 def _describe_cost(study: StudySpec, workers: int) -> str:
-    """Say what one pass costs at least: both directions of every coordinate, nothing taken."""
+    """Return the minimum cost of one pass as text: both directions of every coordinate, no change taken."""
     from expertp.data import open_dataset
-    from expertp.forecast import forecast
-    from expertp.study import expand
-    from expertp.tune import COORDINATES
+    from expertp.search.tune import COORDINATES
+    from expertp.study.cells import expand
+    from expertp.study.forecast import forecast
 
     seeds = len(study.seeds)
     runs = (2 * len(COORDINATES) + 2) * seeds
-    seconds = forecast(expand(study)[:1], open_dataset(study.train.data)).seconds * runs / workers
+    seconds = forecast([expand(study)[0].run], open_dataset(study.train.data)).seconds * runs / workers
     return (
-        f"{study.name}: {len(COORDINATES)} coordinates, {seeds} seeds: at least {runs} runs a pass, about "
+        f"{study.name}: {len(COORDINATES)} coordinates, {seeds} seeds: at least {runs} runs per pass, about "
         f"{duration(seconds)} with {workers} workers; each change that is taken adds {2 * seeds} to {3 * seeds} runs"
     )

@@ -1,1 +1,1 @@
-"""The coordinate check: do activations, and what training adds to them, keep their size along every axis?"""
+"""The coordinate check: sizes of activations and their updates along every axis, compared with theory."""

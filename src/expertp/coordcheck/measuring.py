@@ -1,4 +1,4 @@
-"""Short probed runs along each axis of a study -> one number per module, quantity, step, scale and seed."""
+"""Measurements of short runs along each axis: one number per module, quantity, step, scale and seed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
 import torch
+from pydantic import TypeAdapter
 
 from expertp.config import content_hash, run_id
 from expertp.data import Dataset, eval_batches
 from expertp.errors import InputError
-from expertp.loop import TrainingLoop, check_run, deterministic, resolve_device, resolved
-from expertp.probes import CoordinateProbe
-from expertp.spec import ModelSpec, RuleSetName, RunSpec
-from expertp.study import StudySpec
+from expertp.spec import ModelSpec, RunSpec
+from expertp.study.cells import Size, arm_hps, axis_names, run_of, sizes
+from expertp.study.spec import StudySpec
+from expertp.training.loop import TrainingLoop, check_run, deterministic, resolve_device, resolved
+from expertp.training.probes import CoordinateProbe
 
-# Tokens of the batch that is measured on; they come from the validation split and are the same for every model.
+# Tokens of the batch on which sizes are measured: the same validation tokens for every model.
 PROBE_TOKENS = 1024
 # Sizes are recorded at init, after the first step and at this many steps after it, evenly spaced.
 RECORDS = 12
-# A part of the measurements' identity; to be raised when what is measured changes.
+# Part of the measurements' identity; raise it when measurements change.
 FORMAT = 1
 
 
@@ -43,51 +45,51 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ProbedRun:
-    """One short run, and the places (axis, scale) that its numbers belong to: the base is on every axis."""
+    """One short run, and its sizes as (axis, size): the base is a size of every axis."""
 
     run: RunSpec
-    places: tuple[tuple[str, float], ...]
+    sizes: tuple[tuple[str, Size], ...]
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a run showed: sizes as (step, module, quantity, value), its last loss, and where it diverged if it did."""
+    """Results of a run: sizes as (step, module, quantity, value), the last loss, and the step of a divergence."""
 
     sizes: tuple[tuple[int, str, str, float], ...]
     loss: float
     diverged_at: int | None
 
 
-def probed_runs(study: StudySpec, rules: RuleSetName) -> tuple[ProbedRun, ...]:
+def probed_runs(study: StudySpec, rules: str) -> tuple[ProbedRun, ...]:
     """Return the runs of a check, small models first.
 
-    They train as the study says, but for the schedule: the learning rate is the full one from the first step on. A
-    warm-up would shrink the updates that are to be seen, and keep models of different size apart for longer.
+    They train like the study's runs, except that the learning rate is constant from the first step on. A warm-up would
+    shrink the updates that are measured.
     """
-    places: dict[ModelSpec, list[tuple[str, float]]] = defaultdict(list)
-    for axis in study.axis_names:
-        models = study.models(axis)
-        if len(models) < 2:
+    places: dict[ModelSpec, list[tuple[str, Size]]] = defaultdict(list)
+    for axis in axis_names(study):
+        on_axis = sizes(study, axis)
+        if len(on_axis) < 2:
             raise InputError(f"axis '{axis}' has one size; a slope needs two or more, the base among them")
-        for scale, model in models.items():
-            places[model].append((axis, scale))
+        for size in on_axis:
+            places[size.model].append((axis, size))
     constant = study.train.replace(schedule="constant", decay_steps=None, warmup_steps=0, eval_every=0)
-    short, device = study.replace(train=constant, verdict=None), resolve_device(study.train)
+    short, hps, device = study.replace(train=constant, verdict=None), arm_hps(study, rules), resolve_device(study.train)
     return tuple(
-        ProbedRun(resolved(run, device), tuple(places[model]))
+        ProbedRun(resolved(run_of(short, model, hps, seed), device), tuple(places[model]))
         for model in sorted(places, key=ModelSpec.flops_per_token)
-        for run in short.centre(model, rules)
+        for seed in study.seeds
     )
 
 
 def check_key(runs: Sequence[ProbedRun], steps: int, data_hash: str) -> str:
-    """Return the identity of a check's measurements: a hash of all that decides them."""
-    named = [[run_id(each.run, data_hash), each.places] for each in runs]
+    """Return the identity of a check's measurements: a hash of all their inputs."""
+    named = [[run_id(each.run, data_hash), [(axis, size.scale) for axis, size in each.sizes]] for each in runs]
     return content_hash({"runs": named, "steps": steps, "format": FORMAT})
 
 
 def check_input(runs: Sequence[ProbedRun], dataset: Dataset) -> None:
-    """Refuse what cannot be planned, fed or measured, before anything is trained or written."""
+    """Check models, data and probe batch before anything is trained or written."""
     for run in {each.run.model: each.run for each in runs}.values():
         check_run(run, dataset, resolve_device(run.train))
     _probe_tokens(runs[0].run, dataset)
@@ -99,7 +101,7 @@ def measure(
     steps: int,
     on_run: Callable[[ProbedRun, Probed], None] = lambda _run, _probed: None,
 ) -> list[Measurement]:
-    """Train and probe every run in memory; `on_run` is told of each that has ended."""
+    """Train and probe every run in memory; `on_run` is called with each run that has ended."""
     table = []
     for each in runs:
         probed = probe_run(each.run, dataset, steps)
@@ -108,8 +110,8 @@ def measure(
             entries.append((probed.diverged_at, "run", "diverged", 1.0))
         rules, seed = each.run.hps.rules, each.run.train.seed
         table += [
-            Measurement(rules, axis, scale, seed, step, module, quantity, value)
-            for axis, scale in each.places
+            Measurement(rules, axis, size.scale, seed, step, module, quantity, value)
+            for axis, size in each.sizes
             for step, module, quantity, value in entries
         ]
         on_run(each, probed)
@@ -117,7 +119,7 @@ def measure(
 
 
 def probe_run(run: RunSpec, dataset: Dataset, steps: int) -> Probed:
-    """Train one run in memory and probe it; when it diverges, nothing is recorded after that step."""
+    """Train and probe one run in memory; nothing is recorded after a divergence."""
     device = resolve_device(run.train)
     loop = TrainingLoop(run, dataset, device)
     probe = CoordinateProbe(loop.model, _probe_tokens(run, dataset).to(device))
@@ -148,7 +150,7 @@ def recorded_steps(steps: int) -> list[int]:
 
 
 def to_csv(table: Iterable[Measurement]) -> str:
-    """Return the table as CSV, floats to the last bit."""
+    """Return a table as CSV, with exact floats."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([field.name for field in fields(Measurement)])
@@ -158,23 +160,11 @@ def to_csv(table: Iterable[Measurement]) -> str:
 
 def from_csv(text: str) -> list[Measurement]:
     """Return the table that `to_csv` wrote."""
-    return [
-        Measurement(
-            row["rules"],
-            row["axis"],
-            float(row["scale"]),
-            int(row["seed"]),
-            int(row["step"]),
-            row["module"],
-            row["quantity"],
-            float(row["value"]),
-        )
-        for row in csv.DictReader(io.StringIO(text))
-    ]
+    return TypeAdapter(list[Measurement]).validate_python(list(csv.DictReader(io.StringIO(text))))
 
 
 def _probe_tokens(run: RunSpec, dataset: Dataset) -> torch.Tensor:
-    """Return the inputs of the batch that is measured on."""
+    """Return the inputs of the batch on which sizes are measured."""
     context = run.model.context
     sequences = max(1, PROBE_TOKENS // context)
     batch = next(iter(eval_batches(dataset.val, context, sequences, sequences * context)))

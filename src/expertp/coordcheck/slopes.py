@@ -1,9 +1,9 @@
-"""Measured sizes -> slopes along each axis, beside the expected ones, and whether they agree.
+"""Slopes of measured sizes along each axis, compared with the expected slopes.
 
-    size of a module  ~  scale^slope,   scale = how many times the base a model is
+    size of a module  ~  scale^slope,   scale = size of the model relative to the base
 
-A rule set that transfers keeps activations, and what training adds to them, of order one at every scale: slopes are 0,
-but for the exceptions that `EXPECTED` spells out. Every rule set is held against the same table.
+Under rules that transfer, activations and their updates are of order one at every scale: slopes are 0, except for those
+in `EXPECTED`. Every rule set is compared with the same table.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from fractions import Fraction
 from typing import Literal, NamedTuple, cast, get_args
 
 from expertp.coordcheck.measuring import Measurement
-from expertp.fits import fit_slope
 from expertp.plan import plan
 from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
-from expertp.spec import BaseHPs, ModelSpec, RuleSetName
-from expertp.study import StudySpec
+from expertp.spec import BaseHPs, ModelSpec
+from expertp.study.cells import Size, arm_hps, axis_names
+from expertp.study.cells import sizes as sizes_of
+from expertp.study.spec import StudySpec
+from expertp.util.fits import fit_slope
 
-Verdict = Literal["PASS", "FAIL", "-"]
+SlopeVerdict = Literal["PASS", "FAIL", "-"]
 Check = Literal["init", "size", "effective", "propagated"]
 CHECKS: tuple[Check, ...] = get_args(Check)
 HEADINGS: Mapping[Check, str] = {
@@ -33,19 +35,19 @@ HEADINGS: Mapping[Check, str] = {
 }
 # (axis, module, check) -> seed -> scale -> size
 Sizes = Mapping[tuple[str, str, Check], Mapping[int, Mapping[float, float]]]
-# The share of recorded steps that does not decide: the first ones lead from the slopes of init to those of training.
+# Share of steps that is not used: in the first steps, slopes change from those of init to those of training.
 SETTLED_FROM = Fraction(1, 3)
 
 
 class Between(NamedTuple):
-    """A sum of two parts that scale differently: its slope lies between theirs."""
+    """Sum of two parts that scale differently; its slope lies between theirs."""
 
     one: Monomial
     other: Monomial
 
 
 class Expected(NamedTuple):
-    """How the sizes of a module scale; None where there is nothing to measure."""
+    """Expected scaling of the sizes of a module; None for a size that does not exist."""
 
     init: Monomial | Between
     size: Monomial | Between
@@ -72,26 +74,26 @@ EXPECTED: Mapping[str, Expected] = {
     "ffn_up":      Expected(ONE,                  ONE,              ONE,             ONE),
     "ffn_down":    Expected(a**-HALF,             ONE,              ONE,             ONE),
     "ffn_output":  Expected(a**-HALF,             ONE),
-    # of attention, and of feed-forward layers that have not learned yet
+    # sum of attention and of untrained feed-forward layers
     "block_sum":   Expected(Between(L**-HALF, L**-HALF * MOE_AT_INIT), ONE),
-    # of the embedding, and of the sum over blocks
+    # sum of the embedding and of the blocks
     "stream":      Expected(Between(ONE, L**-HALF * MOE_AT_INIT), ONE),
     "logits":      Expected(N**-HALF,             ONE,              ONE,             N**Fraction(-2, 5)),
 }
 # fmt: on
-# How far a slope may lie from the expected one. Theory knows steps of 1/2, so a wrong power lies further off than what
-# finite sizes and few steps do to a right one: at a tuned base up to 0.1 at init, 0.25 in sizes and 0.35 in updates.
+# Largest allowed distance from the expected slope. Powers differ in steps of 1/2 in theory. Finite sizes and few steps
+# move correct slopes by less: at a tuned base by up to 0.1 at init, 0.25 in sizes and 0.35 in updates.
 TOLERANCES: Mapping[Check, float] = {"init": 0.2, "size": 0.3, "effective": 0.4, "propagated": 0.3}
 
 
 @dataclass(frozen=True)
 class Slope:
-    """The slope of one module's size along an axis, beside the expected one.
+    """Slope of one module's size along an axis, and the expected slope.
 
     Attributes:
-        slope: mean over seeds; None when no seed has a size at every scale.
-        standard_error: of that mean; None with fewer than two seeds.
-        low, high: what is expected; they differ where a sum of two parts has no single power.
+        slope: mean over seeds; None if no seed has a size at every scale.
+        standard_error: standard error of the mean; None with fewer than two seeds.
+        low, high: range of expected slopes; they differ where a sum of two parts has no single power.
     """
 
     axis: str
@@ -103,7 +105,7 @@ class Slope:
     low: float
     high: float
     tolerance: float
-    verdict: Verdict
+    verdict: SlopeVerdict
 
 
 @dataclass(frozen=True)
@@ -120,32 +122,33 @@ class Divergence:
 class CoordinateCheck:
     """All slopes of a check and the runs that diverged."""
 
-    rules: RuleSetName
+    rules: str
     slopes: tuple[Slope, ...]
     diverged: tuple[Divergence, ...]
 
     @property
-    def verdict(self) -> Verdict:
-        """FAIL when a slope or a run says so."""
+    def verdict(self) -> SlopeVerdict:
+        """FAIL if a slope fails or a run diverged."""
         return "FAIL" if self.diverged or any(slope.verdict == "FAIL" for slope in self.slopes) else "PASS"
 
 
 def first_settled_step(steps: int) -> int:
-    """Return the step from which on records decide."""
+    """Return the first step whose records are used."""
     return math.ceil(steps * SETTLED_FROM)
 
 
-def analyse(table: Iterable[Measurement], study: StudySpec, rules: RuleSetName, steps: int) -> CoordinateCheck:
-    """Return the slopes of a table of measurements beside what is expected on the study's axes."""
+def analyse(table: Iterable[Measurement], study: StudySpec, rules: str, steps: int) -> CoordinateCheck:
+    """Return the slopes of a table of measurements along the axes of a study, with the expected slopes."""
     sizes = settled_sizes(table := list(table), steps)
     slopes = []
     for (axis, module, check), by_seed in sizes.items():
         expected = getattr(EXPECTED[module], check)
         assert expected is not None, f"{check} of {module} is measured and has no expectation"
-        low, high = expected_slopes(expected, study.base, study.models(axis), study.hps_of(rules))
-        slopes.append(judge(axis, module, check, by_seed, set(study.models(axis)), (low, high)))
+        on_axis = sizes_of(study, axis)
+        low, high = expected_slopes(expected, study.base, on_axis, arm_hps(study, rules))
+        slopes.append(judge(axis, module, check, by_seed, {size.scale for size in on_axis}, (low, high)))
     order = {module: place for place, module in enumerate(EXPECTED)}
-    axes = {axis: place for place, axis in enumerate(study.axis_names)}
+    axes = {axis: place for place, axis in enumerate(axis_names(study))}
     slopes.sort(key=lambda each: (axes[each.axis], order[each.module], CHECKS.index(each.check)))
     diverged = [Divergence(m.axis, m.scale, m.seed, m.step) for m in table if m.quantity == "diverged"]
     return CoordinateCheck(rules, tuple(slopes), tuple(diverged))
@@ -184,16 +187,16 @@ def judge(
     scales: set[float],
     expected: tuple[float, float],
 ) -> Slope:
-    """Fit one slope per seed and hold their mean against the expected range and the check's tolerance.
+    """Fit one slope per seed, and compare their mean with the expected range and the check's tolerance.
 
     Args:
-        axis, module, check: what it is about.
-        by_seed: seed -> scale -> size. A seed counts when it has a size at all `scales`.
-        scales: of the axis.
-        expected: lower and upper end of what is expected.
+        axis, module, check: labels of the slope.
+        by_seed: seed -> scale -> size. Seeds without a size at one of the `scales` are not used.
+        scales: scales of the axis.
+        expected: lower and upper end of the expected range.
     """
     whole = [sizes for sizes in by_seed.values() if set(sizes) == scales]
-    # A size that is exactly 0 at every scale, as that of a router with zero init, has no slope and nothing to prove.
+    # A size that is exactly 0 at every scale, such as that of a router with zero init, has no slope.
     is_zero = bool(whole) and all(size == 0 for sizes in whole for size in sizes.values())
     slopes = [fit_slope(sizes.items()) for sizes in whole if all(size > 0 for size in sizes.values())]
     slope = statistics.fmean(slopes) if slopes else None
@@ -201,25 +204,25 @@ def judge(
     low, high = expected
     tolerance = TOLERANCES[check]
     if is_zero:
-        verdict: Verdict = "-"
+        verdict: SlopeVerdict = "-"
     else:
         verdict = "PASS" if slope is not None and low - tolerance <= slope <= high + tolerance else "FAIL"
     return Slope(axis, module, check, slope, error, len(slopes), low, high, tolerance, verdict)
 
 
 def expected_slopes(
-    expected: Monomial | Between, base: ModelSpec, models: Mapping[float, ModelSpec], hps: BaseHPs
+    expected: Monomial | Between, base: ModelSpec, sizes: Sequence[Size], hps: BaseHPs
 ) -> tuple[float, float]:
-    """Return the range of slopes that an axis's models should show: the fit of the expected power at their sizes."""
-    values = {scale: _symbols(base, model, hps) for scale, model in models.items()}
+    """Return the range of expected slopes along an axis: fits of the expected powers at its sizes."""
+    values = {size.scale: _symbols(base, size.model, hps) for size in sizes}
     slopes = [fit_slope((scale, part(of)) for scale, of in values.items()) for part in _parts(expected)]
-    # A fit to exact powers is exact but for rounding.
+    # Fits to exact powers are exact up to rounding.
     low, *_, high = sorted(round(slope, 9) + 0.0 for slope in slopes * 2)
     return low, high
 
 
 def expected_rows() -> list[tuple[str, ...]]:
-    """Return `EXPECTED` as text: a row per module, a cell per check, "1" where nothing should change with scale.
+    """Return `EXPECTED` as text: a row per module, a column per check, "1" for a size that does not depend on scale.
 
     >>> expected_rows()[5]
     ('router', 'm_N^1/2 m_N^-gamma', 'm_N^1/2 m_N^-gamma to 1', '1', 'm_N^1/2 m_N^-gamma')

@@ -1,7 +1,7 @@
-"""Batches as a pure function of (seed, step): no loader state, so resuming can neither repeat nor skip.
+"""Batches as a pure function of (seed, step): no loader state, so a resumed run neither repeats nor skips data.
 
-A shard is cut into windows of `context + 1` ids that start each `context` ids, so that every id but a shard's
-first is predicted once an epoch. Epoch `e` visits all windows in the order of a permutation made from (seed, e).
+A shard is cut into windows of `context + 1` ids with stride `context`, so that every id except the first of a shard is
+predicted once per epoch. Epoch `e` visits all windows in a pseudorandom order that depends on (seed, e).
 """
 
 import math
@@ -21,19 +21,19 @@ _MASK = 2**64 - 1
 
 
 def count_windows(shards: TokenShards, context: int) -> int:
-    """Return how many windows of `context + 1` ids a split has: the length of an epoch in sequences."""
+    """Return the number of windows of `context + 1` ids in a split, which is the number of sequences per epoch."""
     return int(_windows_of(shards, context).sum())
 
 
 def train_batch(shards: TokenShards, context: int, sequences: int, seed: int, step: int) -> Batch:
-    """Return the batch of one step, the same one whenever it is asked for.
+    """Return the batch of one step.
 
     Args:
         shards: the train split.
-        context: ids a model sees at once; inputs are `batch[:, :-1]`, targets `batch[:, 1:]`.
-        sequences: windows in the batch, over all micro-batches and processes.
-        seed: of the order; another seed gives another order in every epoch.
-        step: optimizer step, from 0.
+        context: tokens per sequence; inputs are `batch[:, :-1]`, targets `batch[:, 1:]`.
+        sequences: sequences per batch, over all micro-batches and processes.
+        seed: seed of the order.
+        step: optimizer step, starting at 0.
 
     Returns:
         int64 array [sequences, context + 1]. An epoch may end within a batch.
@@ -42,7 +42,7 @@ def train_batch(shards: TokenShards, context: int, sequences: int, seed: int, st
     if windows < sequences:
         raise InputError(
             f"the train split has {shards.tokens} tokens = {windows} windows of {context + 1}, fewer than one batch "
-            f"of {sequences}; prepare more text, or take a smaller context or batch"
+            f"of {sequences}; prepare more text, or reduce model.context or train.batch_tokens"
         )
     epochs, places = np.divmod(step * sequences + np.arange(sequences, dtype=np.int64), windows)
     chosen = np.empty(sequences, dtype=np.int64)
@@ -52,16 +52,16 @@ def train_batch(shards: TokenShards, context: int, sequences: int, seed: int, st
 
 
 def eval_batches(shards: TokenShards, context: int, sequences: int, tokens: int) -> Iterator[Batch]:
-    """Yield a fixed set of windows, spread evenly over the split: about `tokens` ids, or all there are.
+    """Yield about `tokens` ids (at most the whole split) as windows spread evenly over the split.
 
-    Which windows these are depends on the split, `context` and `tokens` only, not on the batch size, a seed or a
-    step. The last batch may have fewer than `sequences` rows, so weigh batches by their rows.
+    The windows depend on the split, `context` and `tokens` only. The last batch may have fewer than `sequences` rows,
+    so weight batches by their number of rows.
     """
     windows = count_windows(shards, context)
     if windows == 0:
         raise InputError(
             f"the val split has {shards.tokens} tokens, too few for one window of {context + 1}; prepare more text "
-            "or a larger --val-fraction, take a smaller context, or set train.eval_every=0"
+            "or a larger --val-fraction, reduce model.context, or set train.eval_every=0"
         )
     wanted = min(windows, max(1, tokens // context))
     chosen = np.arange(wanted, dtype=np.int64) * windows // wanted
@@ -69,12 +69,12 @@ def eval_batches(shards: TokenShards, context: int, sequences: int, tokens: int)
 
 
 def permute(places: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return where a seeded permutation of `range(size)` sends each of `places`.
+    """Apply a seeded permutation of `range(size)` to `places`.
 
-    A Feistel network on the pairs (left, right) of an a x b grid that just covers `size`:
-    left += hash(right) mod a, right += hash(left) mod b, and so on. Each round can be undone, so all rounds
-    together permute the grid; a place that falls on one of the few cells beyond `size` walks on until it is
-    inside. It needs no table of `size` entries, and unlike NumPy's shuffle it is the same in every version.
+    A Feistel network on the pairs (left, right) of the smallest a x b grid with at least `size` cells:
+    left += hash(right) mod a, right += hash(left) mod b, and so on. Every round is invertible, so the rounds permute
+    the grid; values of `size` and above are permuted again until they are in range (cycle walking). Unlike a shuffle,
+    it needs no table of `size` entries, and the result does not depend on NumPy's version.
 
     >>> sorted(permute(np.arange(10), 10, seed=1, epoch=0).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -99,7 +99,7 @@ def _feistel(cells: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[n
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble 64-bit values with SplitMix64's finaliser (Steele, Lea, Flood 2014); arrays wrap silently."""
+    """Hash 64-bit values with SplitMix64's finalizer (Steele, Lea, Flood 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -1,36 +1,31 @@
-"""What a prepared directory says about itself: `manifest.json` when finished, `progress.json` until then."""
+"""Metadata of a prepared directory: `manifest.json` when it is complete, `progress.json` before."""
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from expertp.data.tokenizers import Kind, TokenizerIdentity
 from expertp.errors import InputError
-from expertp.files import write_atomically
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from expertp.util.files import write_atomically
 
 FORMAT_VERSION: Literal[1] = 1
 MANIFEST_FILE = "manifest.json"
 PROGRESS_FILE = "progress.json"
 DEFAULT_BPE_VOCABULARY = 4096
 
-_Record = TypeVar("_Record", bound="DataclassInstance")
-
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """How text becomes shards; a directory holds the result of one set of options.
+    """Options of `prepare`; a directory has the result of one set of options.
 
     Attributes:
         tokenizer: `gpt2`, `bytes` or `bpe`.
-        vocab_size: ids of a `bpe` tokenizer (default 4096), None for the others.
-        val_fraction: share of the tokens that goes to the validation split, 0 to 0.5.
-        shard_tokens: train tokens after which both splits' shards are closed; also how much a crash can cost.
-        text_key: the field of JSONL, Parquet and Hub rows that holds the text.
+        vocab_size: number of ids of a `bpe` tokenizer (default 4096); None for the others.
+        val_fraction: fraction of the tokens in the validation split, 0 to 0.5.
+        shard_tokens: train tokens after which the open shards are closed; a crash loses at most as much work.
+        text_key: field of JSONL, Parquet and Hub rows that contains the text.
     """
 
     tokenizer: Kind = "gpt2"
@@ -51,7 +46,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """The train or the val part; `tokens` counts the end-of-text ids, one a document."""
+    """The train or validation split; `tokens` includes one end-of-text id per document."""
 
     documents: int = 0
     tokens: int = 0
@@ -60,7 +55,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about a finished directory; docs/data.md explains each field."""
+    """Contents of `manifest.json`; docs/data.md explains the fields."""
 
     format_version: Literal[1]
     content_hash: str
@@ -76,7 +71,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Progress:
-    """Everything needed to go on after the last closed shards; `tokenizer` is None until BPE is trained."""
+    """Contents of `progress.json`: the state after the last closed shards; `tokenizer` is None until BPE is trained."""
 
     format_version: Literal[1]
     source: str
@@ -88,20 +83,23 @@ class Progress:
     val: Split = Split()
 
 
+_Record = TypeVar("_Record", Manifest, Progress)
+
+
 def content_hash(dtype: str, tokenizer: TokenizerIdentity, train: Split, val: Split) -> str:
-    """Return the hash that is equal exactly when the tokens, their order, shards and meaning are equal."""
+    """Return a hash of the tokenizer and all tokens in their order and shards."""
     shards = [[shard.sha256 for shard in split.shards] for split in (train, val)]
     identity = [tokenizer.name, tokenizer.vocab_size, tokenizer.eot, tokenizer.sha256]
     return hashlib.sha256(json.dumps([dtype, identity, *shards]).encode()).hexdigest()
 
 
-def write_record(path: Path, record: "DataclassInstance") -> None:
-    """Write a manifest or progress atomically as JSON that people can read."""
+def write_record(path: Path, record: Manifest | Progress) -> None:
+    """Write a manifest or progress atomically as indented JSON."""
     write_atomically(path, (json.dumps(asdict(record), indent=2) + "\n").encode())
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record:
-    """Read and check a manifest or progress; a file that is not one is the user's to replace."""
+    """Read and validate a manifest or progress."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -110,6 +108,6 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise InputError(
-            f"{path} is damaged or of another version ({where}: {first['msg']}); "
+            f"{path} is damaged or has another format version ({where}: {first['msg']}); "
             "delete the directory and prepare it again"
         ) from None

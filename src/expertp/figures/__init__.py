@@ -1,4 +1,4 @@
-"""One file per figure: `data(...)` gathers numbers, `draw(figure, data)` puts them on paper, `data.rows()` is a table.
+"""One file per figure: `data(...)` gathers the numbers, `draw(figure, data)` draws them, `data.rows()` is their CSV.
 
-matplotlib is imported when something is drawn; the numbers never need it.
+Only drawing imports matplotlib.
 """

@@ -1,153 +1,104 @@
-"""Training curves of all sizes: how long they lie on the base's, and by how much they leave it."""
+"""Training curves of all sizes, and their difference from the base's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expertp.analysis.collapse import FAR_SDS, Collapse, collapse, shared_seeds, trace
+from expertp.analysis.collapse import FAR_SDS, Collapse, Deviation, collapse
+from expertp.analysis.seed_curves import training_losses
 from expertp.figures import style
-from expertp.figures.labels import axis_title, known, seeds_label, size_label, thinned
-from expertp.spec import ModelSpec
-from expertp.study import StudySpec
+from expertp.figures.labels import seeds_label, thinned
+from expertp.figures.save import FigureData, Value
+from expertp.figures.style import Axes, Figure
+from expertp.study.cells import Arm, Size
+from expertp.study.table import StudyTable
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# What the marks of the picture mean.
+# What the marks of the figure mean.
 MARKS = (
-    f"grey: ± {FAR_SDS:g} s.d. of the base's seeds; thin lines: where a size leaves it; "
-    "dotted: where the base has made half of its way"
+    f"grey band: ± {FAR_SDS:g} s.d. over the base's seeds; thin vertical lines: step at which a size leaves the band; "
+    "dotted vertical line: step at which the base has completed half of its loss decrease"
 )
-# Records of metrics.jsonl by seed: those of a model with a rule set's base hyperparameters, runs that have ended only.
-RecordsOf = Callable[[ModelSpec, str], Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
 @dataclass(frozen=True)
-class CollapseAxis:
-    """The comparison along one axis; None where the base or all other sizes are missing."""
+class CollapseData(FigureData):
+    """One arm on all its axes; `collapses` lacks an axis where the base or all other sizes are missing."""
 
-    axis: str
-    collapse: Collapse | None
-    labels: Mapping[float, str]
-    n_seeds: Mapping[float, int]
+    columns = ("axis", "arm", "scale", "step", "loss", "relative_to_base", "base_sd", "seeds", "leaves_at")
+    height = 1.7
+    axes: tuple[str, ...]
+    arm: Arm
+    base: Size
+    collapses: Mapping[str, Collapse]
 
+    def lines(self, axis: str) -> list[Deviation]:
+        """Return the training curves of all sizes of an axis by increasing scale, the base among them."""
+        found = self.collapses[axis]
+        base = Deviation(self.base, found.base, (0.0,) * len(found.base), None, 0.0, found.n_seeds)
+        return sorted((base, *found.deviations), key=lambda line: line.size.scale)
 
-@dataclass(frozen=True)
-class CollapseData:
-    """All axes of one rule set."""
-
-    rules: str
-    axes: tuple[CollapseAxis, ...]
-
-    @property
-    def shape(self) -> tuple[float, float]:
-        """Columns and rows."""
-        return len(self.axes), 1.7
-
-    @property
-    def has_curves(self) -> bool:
-        """Whether there is an axis to draw."""
-        return any(each.collapse for each in self.axes)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per axis, scale and step that is drawn."""
-        return [
-            {
-                "axis": each.axis,
-                "rules": self.rules,
-                "scale": scale,
-                "step": each.collapse.steps[place],
-                "loss": known(losses[place]),
-                "relative_to_base": known(relative[place]),
-                "base_sd": known(each.collapse.base_sd[place]),
-                "seeds": each.n_seeds.get(scale),
-                "leaves_at": leaves_at(each.collapse).get(scale),
-            }
-            for each in self.axes
-            if each.collapse
-            for scale, losses, relative in lines(each.collapse)
-            for place in thinned(each.collapse.steps)
-        ]
+    def records(self) -> Iterator[Sequence[Value]]:
+        """Return one row per axis, size and drawn step."""
+        for axis, found in self.collapses.items():
+            for line in self.lines(axis):
+                for place in thinned(found.steps):
+                    losses = (line.mean[place], line.relative[place], found.base_sd[place])
+                    yield (
+                        axis, self.arm.name, line.size.scale, found.steps[place], *losses, line.n_seeds, line.leaves_at
+                    )  # fmt: skip
 
 
-def leaves_at(found: Collapse) -> dict[float, int]:
-    """Return the step at which each size first lies off the base by 3 s.d., those that do."""
-    return {each.scale: each.leaves_at for each in found.deviations if each.leaves_at is not None}
-
-
-def lines(found: Collapse) -> list[tuple[float, Sequence[float], Sequence[float]]]:
-    """Return scale, loss and relative difference of all sizes, the base's first, smaller ones among the others."""
-    base = (1.0, found.base, (0.0,) * len(found.base))
-    return sorted(
-        [base, *((each.scale, each.mean, each.relative) for each in found.deviations)], key=lambda each: each[0]
-    )
-
-
-def data(study: StudySpec, rules: str, records: RecordsOf) -> CollapseData:
-    """Compare the zero-shot runs of a rule set with those of the base, on each axis that it is trained on."""
-    names = study.axis_names if rules == study.hps.rules else study.contrasts[rules].axes
-    return CollapseData(rules, tuple(_axis(study, rules, axis, records) for axis in names))
-
-
-def _axis(study: StudySpec, rules: str, axis: str, records: RecordsOf) -> CollapseAxis:
-    found = {scale: trace(scale, records(model, rules)) for scale, model in study.models(axis).items()}
-    base = found[1.0]
-    n_seeds = {scale: len(shared_seeds(base, each)) for scale, each in found.items()}
-    there = [each for scale, each in found.items() if scale != 1.0 and n_seeds[scale]]
-    return CollapseAxis(
-        axis=axis,
-        collapse=collapse(base, there) if there else None,
-        labels={scale: size_label(study, axis, scale) for scale in found},
-        n_seeds=n_seeds,
-    )
+def data(table: StudyTable, arm: Arm) -> CollapseData:
+    """Compare the zero-shot runs of an arm with the base's, on each axis of the arm."""
+    axes, collapses = table.axes_of(arm), {}
+    base = table.base(axes[0])
+    for axis in axes:
+        losses = {size: training_losses(table.zero_shot_records(axis, size, arm)) for size in table.sizes(axis)}
+        others = {size: each for size, each in losses.items() if not size.is_base and losses[base].shared_seeds(each)}
+        if others:
+            collapses[axis] = collapse(losses[base], others)
+    return CollapseData(axes, arm, base, collapses)
 
 
 def draw(figure: Figure, curves: CollapseData) -> None:
-    """Draw the curves above and their difference to the base's below, a column per axis."""
-    grid = figure.subplots(2, len(curves.axes), squeeze=False, sharey="row", sharex="col", height_ratios=(1.4, 1))
-    reach = 0.0
-    for column, each in enumerate(curves.axes):
-        upper, lower = grid[0][column], grid[1][column]
-        upper.set_title(axis_title(each.axis), pad=20 if each.collapse else 6)
-        if each.collapse is None:
-            style.nothing_here(upper, "not both of base and a size")
-            style.nothing_here(lower, "")
+    """Draw training curves in the top row and differences from the base in the bottom row, one column per axis."""
+    columns = style.columns(figure, curves.axes, (1.4, 1), sharey="row", sharex="col")
+    reach, seeds = 0.0, list[int]()
+    for axis, (upper, lower) in columns:
+        if axis not in curves.collapses:
+            style.nothing_here(upper, "the base or all other sizes are missing", lower)
             continue
-        _draw_axis(upper, lower, each, each.collapse)
-        for _, _, relative in lines(each.collapse):
-            values = np.abs(np.asarray(relative)[np.asarray(each.collapse.steps) > each.collapse.steps[-1] / 50])
-            reach = max(reach, float(np.nanmax(values, initial=0.0, where=~np.isnan(values))))
-    seeds = seeds_label(n for each in curves.axes for n in each.n_seeds.values() if n)
-    grid[0][0].set_ylabel(f"training loss (nats),\nmean of {seeds}")
-    grid[1][0].set_ylabel("difference to the base")
+        found, lines = curves.collapses[axis], curves.lines(axis)
+        _draw_axis(upper, lower, axis, found, lines)
+        is_late = np.asarray(found.steps) > found.steps[-1] / 50
+        differences = np.abs([line.relative for line in lines])[:, is_late]
+        reach = max(reach, float(np.nanmax(differences, initial=0.0, where=~np.isnan(differences))))
+        seeds += [line.n_seeds for line in lines]
+    upper, lower = columns[0][1]
+    upper.set_ylabel(f"training loss (nats),\nmean of {seeds_label(seeds)}")
+    lower.set_ylabel("relative to the base")
     reach = min(0.5, max(0.01, 1.15 * reach))
-    for lower in grid[1]:
-        lower.set_ylim(-reach, reach)
-    style.percent_ticks(grid[1][0])
+    lower.set_ylim(-reach, reach)
+    style.percent_ticks(lower)
 
 
-def _draw_axis(upper: Axes, lower: Axes, each: CollapseAxis, found: Collapse) -> None:
-    steps = np.asarray(found.steps, float)
-    shown = thinned(found.steps)
+def _draw_axis(upper: Axes, lower: Axes, axis: str, found: Collapse, lines: Sequence[Deviation]) -> None:
     for ax in (upper, lower):
         style.faint_grid(ax)
         style.step_ticks(ax)
-        ax.axvline(found.half_drop_step, color=style.INK, alpha=0.5, linewidth=1, linestyle=(0, (1, 1.5)))
-    base, noise = np.asarray(found.base), np.asarray(found.base_sd)
+        ax.axvline(found.half_drop_step, **style.DOTTED, alpha=0.5, linewidth=1)
+    shown = thinned(found.steps)
     with np.errstate(divide="ignore", invalid="ignore"):
-        far = (FAR_SDS * noise / base)[shown]
-        lower.fill_between(steps[shown], -far, far, color=style.INK, alpha=0.1, linewidth=0)
-    curves = lines(found)
-    for place, (scale, losses, relative) in enumerate(curves):
-        colour = style.size_colour(place, len(curves))
-        upper.plot(steps[shown], np.asarray(losses)[shown], color=colour, linewidth=1.3, label=each.labels[scale])
-        lower.plot(steps[shown], np.asarray(relative)[shown], color=colour, linewidth=1.3)
-        if scale in leaves_at(found):
-            lower.axvline(leaves_at(found)[scale], color=colour, linewidth=0.8, alpha=0.7)
+        far = (FAR_SDS * np.asarray(found.base_sd) / np.asarray(found.base))[shown]
+    lower.fill_between(np.asarray(found.steps, float)[shown], -far, far, color=style.INK, alpha=0.1, linewidth=0)
+    for place, line in enumerate(lines):
+        colour = style.size_colour(place, len(lines))
+        style.plot_steps(upper, found.steps, line.mean, color=colour, linewidth=1.3, label=line.size.label_on(axis))
+        style.plot_steps(lower, found.steps, line.relative, color=colour, linewidth=1.3)
+        if line.leaves_at is not None:
+            lower.axvline(line.leaves_at, color=colour, linewidth=0.8, alpha=0.7)
     style.legend_above(upper)
     lower.set_xlabel("step")

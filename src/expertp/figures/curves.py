@@ -1,225 +1,206 @@
-"""Loss over log2 lr and log2 init at every size: does the minimum stay where the base has it?"""
+"""Loss over log2 learning rate and log2 init std at every size: does the optimum stay at the base's?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
 import numpy as np
 
-from expertp.analysis.curves import Curve, StudyTable
+from expertp.analysis.curves import Curve, curve, curves
 from expertp.analysis.optimum import Optimum, estimate_optimum, pooled_noise
+from expertp.analysis.transfer import Verdict
 from expertp.figures import style
-from expertp.figures.cells import LEVEL, strip_above
-from expertp.figures.labels import BASE, HP_TITLES, LOSS, Cell, axis_title, cell, known, seeds_label, size_label
-from expertp.study import HP, HPS
+from expertp.figures.labels import (
+    BASE,
+    HP_TITLES,
+    LOSS,
+    LOSS_COLUMNS,
+    LossSummary,
+    axis_title,
+    known,
+    seeds_label,
+    summarize,
+)
+from expertp.figures.losses import LEVEL, strip_above
+from expertp.figures.save import FigureData, Value
+from expertp.figures.style import Axes, Figure
+from expertp.study.cells import Arm, Size, swept_on
+from expertp.study.spec import HP, HPS
+from expertp.study.table import StudyTable
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-# Losses far above the best say nothing about where the minimum is: the axis ends at this share of all cells.
+# The loss axis ends at this quantile of all medians: losses far above the best say nothing about the minimum.
 SHOWN = 0.85
 
 
 @dataclass(frozen=True)
-class Star:
-    """A fitted optimum."""
-
-    log2_value: float
-    loss: float
-    edge: str | None
-
-
-@dataclass(frozen=True)
 class Line:
-    """The curve of one size, which is at `place` among all sizes of its axis."""
+    """The curve of one size; `place` is its index among all sizes of the axis, and their number."""
 
     label: str
     place: tuple[int, int]
-    size: float
-    scale: float
-    log2_values: tuple[float, ...]
-    cells: tuple[Cell, ...]
-    star: Star | None
+    curve: Curve
+    star: Optimum | None
+
+    @property
+    def losses(self) -> dict[float, LossSummary]:
+        """The losses over seeds at each value of the hyperparameter, log2."""
+        return dict(zip(self.curve.log2_values, map(summarize, self.curve.losses), strict=True))
+
+    @property
+    def colour(self) -> str:
+        """The colour of the size."""
+        return style.size_colour(*self.place)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """All sizes of one axis under one rule set, over one hyperparameter; `lines` is empty where nothing is swept."""
+    """All sizes of one axis in one arm, over one hyperparameter; `lines` is empty where nothing is swept."""
 
     axis: str
-    rules: str
+    arm: Arm
     hp: HP
     lines: tuple[Line, ...]
     base_optimum: float | None
-    best_loss: float | None
+
+    @property
+    def losses(self) -> list[LossSummary]:
+        """The losses at all values of all sizes."""
+        return [each for line in self.lines for each in line.losses.values()]
 
     @property
     def has_losses(self) -> bool:
         """Whether any run has ended."""
-        return any(each.n or each.diverged for line in self.lines for each in line.cells)
+        return any(each.runs for each in self.losses)
 
 
 @dataclass(frozen=True)
-class CurvesData:
-    """Panels in rows of one hyperparameter each, on one range of losses.
+class CurvesData(FigureData):
+    """Panels with one row per hyperparameter, on one range of losses.
 
     Args:
         panels: row by row.
-        columns: panels a row.
-        reference: rule set whose best loss is drawn across its panels and their neighbours; None: no such line.
+        width: panels per row.
+        reference: arm whose best loss is drawn as a line in all panels of an axis; None: no such line.
     """
 
+    columns = ("axis", "arm", "hp", "size", "scale", "log2_value", *LOSS_COLUMNS, "log2_optimum", "optimum_edge")
     panels: tuple[Panel, ...]
-    columns: int
-    reference: str | None = None
+    width: int
+    reference: Arm | None = None
 
     @property
     def shape(self) -> tuple[float, float]:
-        """Columns and rows."""
-        return self.columns, len(self.panels) // self.columns
+        """Columns and rows of panels."""
+        return self.width, len(self.panels) // self.width
 
     @property
     def has_losses(self) -> bool:
         """Whether any run has ended."""
         return any(each.has_losses for each in self.panels)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per cell."""
-        return [
-            {
-                "axis": panel.axis,
-                "rules": panel.rules,
-                "hp": panel.hp,
-                "size": line.size,
-                "scale": line.scale,
-                "log2_value": value,
-                **each.numbers,
-                "log2_optimum": line.star.log2_value if line.star else None,
-                "optimum_edge": line.star.edge if line.star else None,
-            }
-            for panel in self.panels
-            for line in panel.lines
-            for value, each in zip(line.log2_values, line.cells, strict=True)
-        ]
+    def records(self) -> Iterator[Sequence[Value]]:
+        """Return one row per grid point."""
+        for panel in self.panels:
+            for line in panel.lines:
+                size = (line.curve.size.value_on(line.curve.axis), line.curve.size.scale)
+                star = (line.star.at.value, line.star.edge) if line.star else (None, None)
+                for value, losses in line.losses.items():
+                    yield panel.axis, panel.arm.name, panel.hp, *size, value, *losses.numbers.values(), *star
 
 
-def data(table: StudyTable, optima: Mapping[tuple[str, HP], Mapping[float, Optimum]]) -> CurvesData:
-    """Gather the curves of the study's own rule set: a row per hyperparameter, a column per axis."""
-    study = table.study
-    hps = [hp for hp in HPS if any(hp in study.sweep(axis) for axis in study.axis_names)]
+def data(table: StudyTable, verdicts: Sequence[Verdict]) -> CurvesData:
+    """Gather the curves of the study's own arm: one row per hyperparameter, one column per axis."""
+    hps = [hp for hp in HPS if any(hp in swept_on(table.study, axis) for axis in table.axes)]
+    panels = [panel(table, axis, table.own, hp, verdicts) for hp in hps for axis in table.axes]
+    return CurvesData(tuple(panels), len(table.axes))
+
+
+def arm_data(table: StudyTable, arm: Arm, verdicts: Sequence[Verdict]) -> CurvesData | None:
+    """Gather an arm's curves beside the study's own, axis by axis; None where the study sweeps none of them."""
+    swept = {(axis, hp) for axis in table.axes for hp in HPS if curves(table, axis, arm, hp)}
+    axes = [axis for axis in table.axes if any((axis, hp) in swept for hp in HPS)]
     panels = [
-        panel(table, axis, study.hps.rules, hp, optima.get((axis, hp))) for hp in hps for axis in study.axis_names
-    ]
-    return CurvesData(tuple(panels), len(study.axis_names))
-
-
-def contrast_data(
-    table: StudyTable, rules: str, optima: Mapping[tuple[str, HP], Mapping[float, Optimum]]
-) -> CurvesData | None:
-    """Gather a contrast's curves beside the study's own, axis by axis; None where the study sweeps none of them."""
-    study = table.study
-    axes = [axis for axis in study.axis_names if any(table.curves(axis, rules, hp) for hp in HPS)]
-    hps = [hp for hp in HPS if any(table.curves(axis, rules, hp) for axis in axes)]
-    panels = [
-        each
-        for hp in hps
+        panel(table, axis, each, hp, verdicts)
+        for hp in HPS
+        if any((axis, hp) in swept for axis in axes)
         for axis in axes
-        for each in (
-            panel(table, axis, study.hps.rules, hp, optima.get((axis, hp))),
-            panel(table, axis, rules, hp, None),
-        )
+        for each in (table.own, arm)
     ]
-    return CurvesData(tuple(panels), 2 * len(axes), rules) if panels else None
+    return CurvesData(tuple(panels), 2 * len(axes), arm) if panels else None
 
 
-def base_data(table: StudyTable, hp: HP, names: Mapping[str, str]) -> CurvesData:
-    """Gather the base's own curves under several contrasts in one panel; names are what the picture calls them."""
-    axis = table.study.axis_names[0]
-    found = {label: (curve, None) for name, label in names.items() if (curve := table.curve(axis, 1.0, name, hp))}
-    return named_data(BASE, {hp: found})
+def base_data(table: StudyTable, hp: HP, labels: Mapping[Arm, str]) -> CurvesData:
+    """Gather the curves of the base in several arms, with their labels, in one panel."""
+    axis = table.axes[0]
+    swept = {label: curve(table, axis, table.base(axis), arm, hp) for arm, label in labels.items()}
+    return named_data(BASE, {hp: {label: (found, None) for label, found in swept.items() if found}})
 
 
 def named_data(axis: str, named: Mapping[HP, Mapping[str, tuple[Curve, Optimum | None]]]) -> CurvesData:
-    """Set curves of whatever studies beside each other, a panel per hyperparameter; the first is the base's."""
+    """Gather curves of several studies, with their labels, in one panel per hyperparameter; the first is the base's."""
     panels = []
-    for hp, curves in named.items():
-        lines = tuple(
-            Line(label, (place, len(curves)), curve.size, curve.scale, curve.log2_values, _cells(curve), _star(optimum))
-            for place, (label, (curve, optimum)) in enumerate(curves.items())
-        )
-        base = lines[0].star if lines else None
-        rules = next((curve.rules for curve, _ in curves.values()), "")
-        panels.append(Panel(axis, rules, hp, lines, base.log2_value if base else None, None))
+    for hp, found in named.items():
+        places = [(place, len(found)) for place in range(len(found))]
+        lines = [_line(label, place, *each) for place, (label, each) in zip(places, found.items(), strict=True)]
+        base = lines[0].star
+        panels.append(Panel(axis, lines[0].curve.arm, hp, tuple(lines), base.at.value if base else None))
     return CurvesData(tuple(panels), len(panels))
 
 
-def panel(table: StudyTable, axis: str, rules: str, hp: HP, optima: Mapping[float, Optimum] | None) -> Panel:
-    """Gather one panel; optima that nobody has estimated yet are estimated here."""
-    curves = table.curves(axis, rules, hp)
-    if optima is None and curves:
-        noise = pooled_noise(list(curves.values()))
-        found = {scale: estimate_optimum(curve, noise) for scale, curve in curves.items()}
-        optima = {scale: optimum for scale, optimum in found.items() if optimum is not None}
-    optima = optima or {}
-    lines = tuple(_line(table, curve, optima.get(scale)) for scale, curve in curves.items())
-    medians = [each.median for line in lines for each in line.cells if each.median is not None]
-    base = optima.get(1.0)
-    return Panel(axis, rules, hp, lines, known(base.log2_value) if base else None, min(medians, default=None))
+def panel(table: StudyTable, axis: str, arm: Arm, hp: HP, verdicts: Sequence[Verdict]) -> Panel:
+    """Gather one panel, with the optima of the verdicts; those of an arm without a verdict are estimated."""
+    found, sizes = curves(table, axis, arm, hp), table.sizes(axis)
+    optima: Mapping[Size, Optimum | None]
+    judged = [each.optima for each in verdicts if (each.axis, each.hp) == (axis, hp) and arm == table.own]
+    if judged:
+        optima = judged[0]
+    else:
+        noise = pooled_noise(found)
+        optima = {each.size: estimate_optimum(each, noise) for each in found}
+    lines = [
+        _line(each.size.label_on(axis), (sizes.index(each.size), len(sizes)), each, optima.get(each.size))
+        for each in found
+    ]
+    base = optima.get(table.base(axis))
+    return Panel(axis, arm, hp, tuple(lines), known(base.at.value) if base else None)
 
 
-def _line(table: StudyTable, curve: Curve, optimum: Optimum | None) -> Line:
-    label = size_label(table.study, curve.axis, curve.scale)
-    scales = list(table.study.models(curve.axis))
-    place = (scales.index(curve.scale), len(scales))
-    return Line(label, place, curve.size, curve.scale, curve.log2_values, _cells(curve), _star(optimum))
-
-
-def _cells(curve: Curve) -> tuple[Cell, ...]:
-    return tuple(map(cell, curve.losses))
-
-
-def _star(optimum: Optimum | None) -> Star | None:
-    if optimum is None or known(optimum.log2_value) is None or known(optimum.loss) is None:
-        return None
-    return Star(optimum.log2_value, optimum.loss, optimum.edge)
+def _line(label: str, place: tuple[int, int], curve: Curve, optimum: Optimum | None) -> Line:
+    has_star = optimum is not None and not (math.isnan(optimum.at.value) or math.isnan(optimum.loss))
+    return Line(label, place, curve, optimum if has_star else None)
 
 
 def draw(figure: Figure, curves: CurvesData) -> None:
     """Draw all panels on one range of losses."""
+    from matplotlib.ticker import MaxNLocator
+
     columns, rows = (int(number) for number in curves.shape)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     frame = _frame(curves.panels)
-    cells = [each for panel in curves.panels for line in panel.lines for each in line.cells]
-    seeds = seeds_label(each.runs for each in cells if each.runs)
-    for place, each in enumerate(curves.panels):
-        row, column = divmod(place, columns)
-        ax = grid[row][column]
-        if row == 0 or curves.reference is not None:
-            title = axis_title(each.axis) if curves.reference is None else f"{each.rules}, {each.axis}"
-            ax.set_title(title, pad=20 if each.lines else 6)
-        _draw_panel(ax, each, frame, _best_of(curves, each.axis))
-        if column == _first_drawn(curves.panels[row * columns : (row + 1) * columns]):
-            ax.set_ylabel(f"{LOSS},\nmedian and range of {seeds}")
-            ax.tick_params(labelleft=True)
-    # None beside the line that ends the range.
+    seeds = seeds_label(each.runs for panel in curves.panels for each in panel.losses if each.runs)
+    for row, axes in enumerate(grid):
+        panels = curves.panels[row * columns : (row + 1) * columns]
+        for ax, each in zip(axes, panels, strict=True):
+            if curves.reference is not None:
+                ax.set_title(f"{each.arm.name}, {each.axis}")
+            elif row == 0:
+                ax.set_title(axis_title(each.axis))
+            _draw_panel(ax, each, frame, _best_of(curves, each.axis))
+        first = next((ax for ax, each in zip(axes, panels, strict=True) if each.has_losses), axes[0])
+        first.set_ylabel(f"{LOSS},\nmedian of {seeds}")
+        first.tick_params(labelleft=True)
+    # No tick next to the line at the end of the range.
     last = frame.high - 0.05 * (frame.high - frame.low)
-    ticks = [tick for tick in _round_ticks(frame.low, frame.high) if frame.low <= tick <= last]
-    grid[0][0].set_yticks(ticks)
+    ticks = MaxNLocator(5).tick_values(frame.low, frame.high)
+    grid[0][0].set_yticks([float(tick) for tick in ticks if frame.low <= tick <= last])
     grid[0][0].set_ylim(frame.low, frame.top)
 
 
-def _first_drawn(row: Sequence[Panel]) -> int:
-    """Return which panel of a row carries the labels of the losses: the first that has any."""
-    return next((place for place, each in enumerate(row) if each.has_losses), 0)
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """The losses that are shown, and above them a strip for what lies higher or has diverged."""
+class _Frame(NamedTuple):
+    """The range of losses, low to high, and a strip above it up to top for higher losses and diverged runs."""
 
     low: float
     high: float
@@ -233,43 +214,32 @@ def _frame(panels: Sequence[Panel]) -> _Frame:
 
 
 def _marks(each: Panel, high: float) -> dict[float, list[tuple[Line, str]]]:
-    """Return what stands in the strip above each value: "2/3" for diverged runs, a triangle for a loss above."""
+    """Return the marks in the strip above each value: "2/3" for diverged runs, a triangle for a higher loss."""
     marks: dict[float, list[tuple[Line, str]]] = {}
     for line in each.lines:
-        for value, one in zip(line.log2_values, line.cells, strict=True):
-            if one.diverged:
-                marks.setdefault(value, []).append((line, one.of))
-            elif one.median is not None and one.median > high:
-                marks.setdefault(value, []).append((line, "▲"))
+        for value, losses in line.losses.items():
+            if losses.diverged or (losses.median or 0) > high:
+                marks.setdefault(value, []).append((line, losses.of if losses.diverged else "▲"))
     return marks
 
 
 def _best_of(curves: CurvesData, axis: str) -> float | None:
-    """Return the best loss of the reference on an axis."""
-    found = [each.best_loss for each in curves.panels if each.rules == curves.reference and each.axis == axis]
-    return min((loss for loss in found if loss is not None), default=None)
-
-
-def _round_ticks(low: float, high: float) -> list[float]:
-    from matplotlib.ticker import MaxNLocator
-
-    return [float(tick) for tick in MaxNLocator(5).tick_values(low, high)]
+    """Return the best loss of the reference arm on an axis."""
+    panels = [each for each in curves.panels if each.arm == curves.reference and each.axis == axis]
+    return min((loss.median for each in panels for loss in each.losses if loss.median is not None), default=None)
 
 
 def _draw_panel(ax: Axes, each: Panel, frame: _Frame, best: float | None) -> None:
     if not each.has_losses:
-        style.nothing_here(ax, "not swept" if not each.lines else "no run has ended yet")
+        style.nothing_here(ax, "not swept" if not each.lines else "no run has ended")
         return
     style.faint_grid(ax)
     ax.set_xlabel(HP_TITLES[each.hp])
-    style.log2_ticks(ax, [value for line in each.lines for value in line.log2_values])
+    style.log2_ticks(ax, [value for line in each.lines for value in line.losses])
     if frame.top > frame.high:
         ax.axhline(frame.high, color=style.INK, alpha=0.35, linewidth=0.8)
     if each.base_optimum is not None:
-        ax.vlines(
-            each.base_optimum, frame.low, frame.high, color=style.INK, alpha=0.6, linewidth=1.1,
-            linestyle=(0, (1, 1.5)),
-        )  # fmt: skip
+        ax.vlines(each.base_optimum, frame.low, frame.high, **style.DOTTED, alpha=0.6, linewidth=1.1)
     if best is not None:
         ax.axhline(best, color=style.INK, alpha=0.8, linewidth=1.0, linestyle=(0, (5, 3)))
     for line in each.lines:
@@ -278,46 +248,40 @@ def _draw_panel(ax: Axes, each: Panel, frame: _Frame, best: float | None) -> Non
         for level, (line, text) in enumerate(marks):
             ax.annotate(
                 text, (value, frame.high), xytext=(0, 1.5 + LEVEL * level), textcoords="offset points", ha="center",
-                va="bottom", fontsize=6 if text == "▲" else 8, color=style.size_colour(*line.place),
+                va="bottom", fontsize=6 if text == "▲" else 8, color=line.colour,
             )  # fmt: skip
     style.legend_above(ax)
 
 
 def _draw_line(ax: Axes, line: Line, frame: _Frame) -> None:
-    colour, marker = style.size_colour(*line.place), style.marker(line.place[0])
-    x = np.asarray(line.log2_values)
+    from matplotlib.patches import Rectangle
+
+    x, losses = np.asarray(line.curve.log2_values), line.losses.values()
     median, low, high = (
-        np.array([np.nan if (value := getattr(each, name)) is None else value for each in line.cells])
-        for name in ("median", "low", "high")
+        np.array([getattr(each, part) for each in losses], float) for part in ("median", "low", "high")
     )
     drawn = [
-        ax.fill_between(x, low, high, where=~np.isnan(median), color=colour, alpha=style.BAND, linewidth=0),
-        ax.vlines(x, low, high, color=colour, alpha=0.6, linewidth=1.0),
-        ax.plot(x, median, color=colour, marker=marker, label=line.label)[0],
+        ax.fill_between(x, low, high, where=~np.isnan(median), color=line.colour, alpha=style.BAND, linewidth=0),
+        ax.vlines(x, low, high, color=line.colour, alpha=0.6, linewidth=1.0),
+        ax.plot(x, median, color=line.colour, marker=style.marker(line.place[0]), label=line.label)[0],
     ]
     if line.star:
         ax.plot(
-            [line.star.log2_value], [line.star.loss], marker="*", markersize=12, color=colour, linestyle="none",
+            [line.star.at.value], [line.star.loss], marker="*", markersize=12, color=line.colour, linestyle="none",
             markeredgecolor=style.INK, markeredgewidth=0.7, zorder=5,
         )  # fmt: skip
     if frame.top > frame.high:
-        for artist in drawn:
-            artist.set_clip_path(_shown_part(ax, frame))
-
-
-def _shown_part(ax: Axes, frame: _Frame) -> Rectangle:
-    """Return the part of a panel that lies below the strip."""
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((0, frame.low), 1, frame.high - frame.low, transform=ax.get_yaxis_transform())
+        for artist in drawn:  # not into the strip
+            height = frame.high - frame.low
+            artist.set_clip_path(Rectangle((0, frame.low), 1, height, transform=ax.get_yaxis_transform()))
 
 
 def loss_range(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Return the losses to show: all near the minima, and not those far above."""
-    lines = [line for panel in panels for line in panel.lines]
-    lows = [each.low for line in lines for each in line.cells if each.low is not None]
-    lows += [line.star.loss for line in lines if line.star]
-    medians = [each.median for line in lines for each in line.cells if each.median is not None]
+    """Return the range of losses to show: all near the minima, without those far above."""
+    losses = [each for panel in panels for each in panel.losses]
+    lows = [each.low for each in losses if each.low is not None]
+    lows += [line.star.loss for panel in panels for line in panel.lines if line.star]
+    medians = [each.median for each in losses if each.median is not None]
     if not lows or not medians:
         return 0.0, 1.0
     low, high = min(lows), float(np.quantile(medians, SHOWN))

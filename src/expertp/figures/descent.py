@@ -1,34 +1,37 @@
-"""The path of a coordinate descent: what every candidate changes, in loss and in how evenly experts are loaded."""
+"""The path of a coordinate descent: change of loss and expert load of every candidate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from expertp.figures import style
-from expertp.tune import Trial, ratio
+from expertp.figures.labels import minus
+from expertp.figures.save import FigureData, Value
+from expertp.figures.style import Axes, Figure
+from expertp.search.tune import Trial, ratio
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# Changes of less than this are drawn to scale, larger ones by their logarithm.
+# The loss axis is linear below this change and logarithmic above.
 LINEAR_BELOW = 0.02
 LOOKS = {"taken": ("taken", style.PASS), "left": ("no gain", style.UNDECIDED), "unstable": ("less stable", style.FAIL)}
 
 
 @dataclass(frozen=True)
-class DescentData:
-    """The start, and all candidates by pass, in the order in which they were tried."""
+class DescentData(FigureData):
+    """The start, and all candidates by pass in the order of trial."""
 
+    columns = (
+        "pass", "coordinate", "value", "loss", "change", "error", "load", "load_above", "diverged", "diverged_above",
+        "verdict", "why",
+    )  # fmt: skip
     start: Trial
     passes: tuple[tuple[Trial, ...], ...]
 
     @property
     def coordinates(self) -> list[str]:
-        """What was tried, each once."""
+        """All coordinates that were tried."""
         return list(dict.fromkeys(trial.coordinate for trials in self.passes for trial in trials))
 
     @property
@@ -36,36 +39,21 @@ class DescentData:
         """Columns and rows."""
         return 2 * len(self.passes), 0.5 + 0.1 * max(1, len(self.coordinates))
 
-    def rows(self) -> list[dict[str, Any]]:
+    def records(self) -> Iterator[Sequence[Value]]:
         """Return one row per candidate, the start first."""
-        numbered = [(0, self.start)]
-        numbered += [(number, trial) for number, trials in enumerate(self.passes, 1) for trial in trials]
-        return [_row(number, trial) for number, trial in numbered]
-
-
-def _row(number: int, trial: Trial) -> dict[str, Any]:
-    above = trial.above
-    numbers = {
-        "value": trial.value,
-        "loss": trial.loss,
-        "change": trial.change.mean,
-        "error": trial.change.error,
-        "load": trial.outcome.load,
-        "load_above": above.load if above else math.nan,
-    }
-    return {
-        "pass": number,
-        "coordinate": trial.coordinate,
-        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-        "diverged": trial.outcome.diverged,
-        "diverged_above": above.diverged if above else None,
-        "verdict": trial.verdict,
-        "why": trial.why,
-    }
+        for number, trials in enumerate(((self.start,), *self.passes)):
+            for trial in trials:
+                above = trial.above
+                numbers = (trial.value, trial.loss, trial.change.mean, trial.change.error, trial.outcome.load)
+                finite = [
+                    value if math.isfinite(value) else None for value in (*numbers, above.load if above else math.nan)
+                ]
+                diverged = (trial.outcome.diverged, above.diverged if above else None)
+                yield number, trial.coordinate, *finite, *diverged, trial.decision, trial.why
 
 
 def data(path: Sequence[Trial]) -> DescentData:
-    """Part a path into its passes: a new one begins where a coordinate comes again."""
+    """Split a path into passes; a new pass starts where a coordinate occurs again."""
     start, *trials = path
     passes: list[list[Trial]] = [[]]
     for trial in trials:
@@ -77,7 +65,7 @@ def data(path: Sequence[Trial]) -> DescentData:
 
 
 def draw(figure: Figure, descent: DescentData) -> None:
-    """Draw a row per coordinate and, for each pass, the change of loss and the load of all that was tried."""
+    """Draw a row per coordinate and, for each pass, the change of loss and the load of every candidate."""
     grid = figure.subplots(1, 2 * len(descent.passes), sharey=True, squeeze=False)[0]
     rows = {name: place for place, name in enumerate(descent.coordinates)}
     for number, trials in enumerate(descent.passes):
@@ -96,20 +84,20 @@ def draw(figure: Figure, descent: DescentData) -> None:
         loads.set_xlim(left=0)
     grid[0].set_yticks(range(len(rows)), list(rows))
     grid[0].set_ylim(max(1, len(rows)) - 0.5, -0.8)
-    style.figure_legend(figure, style.handles_of(grid))
+    style.figure_legend(figure)
 
 
 def _nat_ticks(ax: Axes) -> None:
-    """Draw small changes to scale and larger ones by their logarithm, with plain numbers."""
+    """Scale the loss axis symmetrically in its logarithm, with plain numbers at its ticks."""
     ax.set_xscale("symlog", linthresh=LINEAR_BELOW)
     low, high = ax.get_xlim()
     there = [value for value in (-1, -0.1, 0, LINEAR_BELOW, 0.1, 1) if low <= value <= high]
-    ax.set_xticks(there, [f"{value:g}".replace("-", "\N{MINUS SIGN}") for value in there])
+    ax.set_xticks(there, [minus(f"{value:g}") for value in there])
     ax.minorticks_off()
 
 
 def _draw_trial(losses: Axes, loads: Axes, row: int, trial: Trial) -> None:
-    label, colour = LOOKS[trial.verdict]
+    label, colour = LOOKS[trial.decision]
     is_larger = trial.factor > 1
     look: dict[str, Any] = {
         "marker": ">" if is_larger else "<", "color": colour, "linestyle": "none", "markersize": 6,

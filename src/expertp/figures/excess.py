@@ -1,169 +1,112 @@
-"""What zero-shot costs: loss with the base's optimum minus the best loss at that size, beside noise and gain."""
+"""Zero-shot excess loss: loss at the base's optimum minus the best loss of that size, beside noise and gain."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expertp.analysis.curves import StudyTable
-from expertp.analysis.transfer import AxisVerdict
+from expertp.analysis.transfer import Verdict
 from expertp.figures import style
 from expertp.figures.drift import LOOKS
-from expertp.figures.labels import HP_SHORT, axis_title, cell, known
-from expertp.study import HP
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class ExcessPoint:
-    """The excess of one scale under one hyperparameter, nats, with its interval."""
-
-    axis: str
-    hp: HP
-    scale: float
-    excess: float
-    low: float
-    high: float
-    limit: float
-    seed_sd: float
-    n_seeds: int
+from expertp.figures.labels import HP_SHORT, summarize
+from expertp.figures.save import FigureData, Value
+from expertp.figures.style import Axes, Figure
+from expertp.study.cells import Size
+from expertp.study.table import StudyTable
+from expertp.util.statistics import Estimate
 
 
 @dataclass(frozen=True)
-class Gain:
-    """How much lower than the base's a size's zero-shot loss is, nats."""
+class ExcessData(FigureData):
+    """Verdicts of all axes, and the gain from scale: the base's loss minus a size's zero-shot loss, nats."""
 
-    axis: str
-    scale: float
-    gain: float
-
-
-@dataclass(frozen=True)
-class ExcessData:
-    """All axes."""
-
+    columns = ("axis", "hp", "scale", "excess", "low", "high", "limit", "seed_sd", "gain_from_scale", "seeds")
+    height = 1.6
     axes: tuple[str, ...]
-    points: tuple[ExcessPoint, ...]
-    gains: tuple[Gain, ...]
+    verdicts: tuple[Verdict, ...]
+    gains: Mapping[tuple[str, Size], float]
 
     @property
-    def shape(self) -> tuple[float, float]:
-        """Columns and rows."""
-        return len(self.axes), 1.6
+    def points(self) -> list[tuple[Verdict, Size, Estimate]]:
+        """All sizes with a known excess."""
+        excess = [(each, size, found) for each in self.verdicts for size, found in each.excess_at.items()]
+        return [point for point in excess if point[2].is_known]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per axis, hyperparameter and scale."""
-        gains = {(each.axis, each.scale): each.gain for each in self.gains}
-        return [
-            {
-                "axis": each.axis,
-                "hp": each.hp,
-                "scale": each.scale,
-                "excess": each.excess,
-                "low": known(each.low),
-                "high": known(each.high),
-                "limit": known(each.limit),
-                "seed_sd": known(each.seed_sd),
-                "gain_from_scale": gains.get((each.axis, each.scale)),
-                "seeds": each.n_seeds,
-            }
-            for each in self.points
-        ]
+    def records(self) -> Iterator[Sequence[Value]]:
+        """Return one row per axis, hyperparameter and size."""
+        for each, size, excess in self.points:
+            yield (
+                each.axis, each.hp, size.scale, excess.value, excess.low, excess.high, each.excess_limit,
+                each.noise.seed_sd, self.gains.get((each.axis, size)), each.n_seeds,
+            )  # fmt: skip
 
 
-def data(table: StudyTable, verdicts: Sequence[AxisVerdict]) -> ExcessData:
+def data(table: StudyTable, verdicts: Sequence[Verdict]) -> ExcessData:
     """Take the excess from the verdicts, and the gain from the zero-shot runs."""
-    study = table.study
-    points = [
-        ExcessPoint(each.axis, each.hp, scale, excess, low, high, each.excess_limit, each.noise.seed_sd, each.n_seeds)
-        for each in verdicts
-        for scale, (excess, low, high) in sorted(each.excess_at.items())
-        if not math.isnan(excess)
-    ]
-    gains = []
-    for axis in study.axis_names:
-        losses = {scale: cell(table.zero_shot(axis, scale, study.hps.rules)).median for scale in study.models(axis)}
-        base = losses.get(1.0)
-        gains += [
-            Gain(axis, scale, base - loss)
-            for scale, loss in losses.items()
-            if scale != 1.0 and base is not None and loss is not None
-        ]
-    return ExcessData(study.axis_names, tuple(points), tuple(gains))
+    gains = {}
+    for axis in table.axes:
+        losses = {size: summarize(table.zero_shot(axis, size, table.own)).median for size in table.sizes(axis)}
+        base = losses[table.base(axis)]
+        for size, loss in losses.items():
+            if not size.is_base and base is not None and loss is not None:
+                gains[axis, size] = base - loss
+    return ExcessData(table.axes, tuple(verdicts), gains)
 
 
 def draw(figure: Figure, excess: ExcessData) -> None:
-    """Draw the excess against noise above, and against the gain from scale below."""
-    grid = figure.subplots(2, len(excess.axes), squeeze=False)
-    for column, axis in enumerate(excess.axes):
-        upper, lower = grid[0][column], grid[1][column]
-        upper.set_title(axis_title(axis))
-        points = [each for each in excess.points if each.axis == axis]
+    """Draw the excess beside noise in the top row, and beside the gain from scale in the bottom row."""
+    for axis, (upper, lower) in (columns := style.columns(figure, excess.axes, (1, 1))):
+        points = [point for point in excess.points if point[0].axis == axis]
         if not points:
-            style.nothing_here(upper, "no excess yet")
-            style.nothing_here(lower, "")
+            style.nothing_here(upper, "no excess is known", lower)
             continue
-        scales = sorted({each.scale for each in points})
-        # Each axis has its own range: one that fails would flatten all others.
-        _draw_against_noise(upper, points, scales)
-        _draw_against_gain(lower, points, [each for each in excess.gains if each.axis == axis], scales)
+        for ax in (upper, lower):
+            style.faint_grid(ax)
+            ax.axhline(0, color=style.INK, linewidth=0.8)
+            style.scale_ticks(ax, [size.scale for _, size, _ in points])
+        # One range per axis: one axis that fails would flatten all others.
+        _draw_against_noise(upper, points)
+        gains = {size.scale: gain for (of, size), gain in excess.gains.items() if of == axis}
+        lower.bar(
+            list(gains), list(gains.values()), width=[0.34 * scale for scale in gains], color=style.PASS, alpha=0.35,
+            linewidth=0, label="gain from scale (zero-shot)",
+        )  # fmt: skip
+        for verdict, size, found in points:
+            colour, marker, beside = LOOKS[verdict.hp]
+            (point,) = lower.plot(
+                size.scale * beside, found.value, color=colour, marker=marker, clip_on=False, zorder=3
+            )
+            point.set_in_layout(False)  # a marker on the frame may overlap it and needs no extra space
         upper.tick_params(labelbottom=False)
         lower.set_xlabel("scale (times the base)")
-    grid[0][0].set_ylabel("zero-shot excess (nats)")
-    grid[1][0].set_ylabel("gain and excess (nats)")
-    style.figure_legend(figure, style.handles_of(grid.flat))
+    upper, lower = columns[0][1]
+    upper.set_ylabel("zero-shot excess (nats)")
+    lower.set_ylabel("gain and excess (nats)")
+    style.figure_legend(figure)
 
 
-def _draw_against_noise(ax: Axes, points: Sequence[ExcessPoint], scales: Sequence[float]) -> None:
-    style.faint_grid(ax)
-    ax.axhline(0, color=style.INK, linewidth=0.8)
-    limit = max((each.limit for each in points if math.isfinite(each.limit)), default=None)
-    noise = max((each.seed_sd for each in points if math.isfinite(each.seed_sd)), default=None)
-    # What has no upper end ends here, and says so.
-    top = 1.25 * max(
-        [value for each in points for value in (each.excess, each.high, each.limit) if math.isfinite(value)] or [1]
-    )
-    if limit is not None:
-        ax.axhline(
-            limit, color=style.INK, alpha=0.6, linewidth=1, linestyle=(0, (1, 1.5)), label="allowed by the study"
-        )
-    if noise is not None:
+def _draw_against_noise(ax: Axes, points: Sequence[tuple[Verdict, Size, Estimate]]) -> None:
+    verdicts = list(dict.fromkeys(verdict for verdict, _, _ in points))
+    limit, noises = max(each.excess_limit for each in verdicts), [each.noise.seed_sd for each in verdicts]
+    # Infinite values are drawn here, with a label.
+    top = 1.25 * max(value for _, _, each in points for value in (each.value, each.high, limit) if math.isfinite(value))
+    ax.axhline(limit, **style.DOTTED, alpha=0.6, linewidth=1, label="allowed by the study")
+    if (noise := max(filter(math.isfinite, noises), default=None)) is not None:
         ax.axhspan(-noise, noise, color=style.INK, alpha=0.09, linewidth=0, label="± 1 s.d. over seeds")
-    for hp, (colour, marker, beside) in LOOKS.items():
-        ours = [each for each in points if each.hp == hp]
-        if ours:
-            x = [each.scale * beside for each in ours]
-            y, low, high = (np.minimum(top, [getattr(each, end) for each in ours]) for end in ("excess", "low", "high"))
-            ax.errorbar(
-                x, y, np.maximum(0, [y - low, high - y]), color=colour,
-                marker=marker, linestyle="none", capsize=2, label=f"{HP_SHORT[hp]}, 95% interval",
-            )  # fmt: skip
-            for place, each in zip(x, ours, strict=True):
-                if math.isinf(each.high):
-                    word = "∞" if math.isfinite(each.excess) else "diverged"
-                    ax.annotate(word, (place, top), (0, 2), textcoords="offset points", ha="center", color=colour)
-    style.scale_ticks(ax, scales)
-
-
-def _draw_against_gain(ax: Axes, points: Sequence[ExcessPoint], gains: Sequence[Gain], scales: Sequence[float]) -> None:
-    style.faint_grid(ax)
-    ax.axhline(0, color=style.INK, linewidth=0.8)
-    ax.bar(
-        [each.scale for each in gains], [each.gain for each in gains], width=[0.34 * each.scale for each in gains],
-        color=style.PASS, alpha=0.35, linewidth=0, label="gain of zero-shot over the base",
-    )  # fmt: skip
-    for hp, (colour, marker, beside) in LOOKS.items():
-        ours = [each for each in points if each.hp == hp]
-        (line,) = ax.plot(
-            [each.scale * beside for each in ours], [each.excess for each in ours], color=colour, marker=marker,
-            linestyle="none", clip_on=False, zorder=3,
+    for verdict in verdicts:
+        colour, marker, beside = LOOKS[verdict.hp]
+        ours = {size.scale * beside: excess for of, size, excess in points if of is verdict}
+        value, low, high = (
+            np.minimum(top, [getattr(each, end) for each in ours.values()]) for end in ("value", "low", "high")
+        )
+        ax.errorbar(
+            list(ours), value, np.maximum(0, [value - low, high - value]), color=colour, marker=marker,
+            linestyle="none", capsize=2, label=f"{HP_SHORT[verdict.hp]}, 95% interval",
         )  # fmt: skip
-        line.set_in_layout(False)  # a marker on the axis may stand over it, and needs no room
-    style.scale_ticks(ax, scales)
+        for place, each in ours.items():
+            if math.isinf(each.high):
+                word = "∞" if math.isfinite(each.value) else "diverged"
+                ax.annotate(word, (place, top), (0, 2), textcoords="offset points", ha="center", color=colour)

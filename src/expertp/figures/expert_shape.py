@@ -1,105 +1,85 @@
-"""More experts or larger experts: zero-shot loss along both axes, which at one scale have as many parameters."""
+"""More experts or larger experts: zero-shot loss along both axes, at equal numbers of expert parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from expertp.analysis.curves import StudyTable
 from expertp.figures import style
-from expertp.figures.cells import draw_cells, strip_of_diverged
-from expertp.figures.labels import LOSS, Cell, cell, seeds_label, size_label
+from expertp.figures.labels import LOSS, LOSS_COLUMNS, LossSummary, seeds_label, summarize
+from expertp.figures.losses import draw_losses, strip_of_diverged
+from expertp.figures.save import FigureData, Value
+from expertp.figures.style import Figure
+from expertp.study.cells import AXIS_FIELD, Size
+from expertp.study.table import StudyTable
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# Both multiply the experts' parameters by the scale, all of them and the active ones alike.
+# Both axes multiply total and active expert parameters by the scale.
 WAYS = {"experts": "more experts", "alpha": "larger experts"}
-LOOKS = {"experts": (style.OURS, "o", "-"), "alpha": (style.CONTRAST, "s", "--")}
+LOOKS = {"experts": (style.OURS, "o", "-"), "alpha": (style.OTHER, "s", "--")}
 
 
 @dataclass(frozen=True)
 class ShapePoint:
-    """One model: which way it grew, to what, and its zero-shot losses."""
+    """One model of one of the two axes, and its zero-shot losses."""
 
     axis: str
-    label: str
-    scale: float
-    parameters: int
-    losses: Cell
+    size: Size
+    losses: LossSummary
+
+    @property
+    def label(self) -> str:
+        """The size in the unit of the axis."""
+        return self.size.label_on(self.axis)
 
 
 @dataclass(frozen=True)
-class ExpertShapeData:
+class ExpertShapeData(FigureData):
     """Models along both axes."""
 
+    columns = ("grown", "size", "scale", "parameters", *LOSS_COLUMNS)
+    shape = (2, 1.1)
     points: tuple[ShapePoint, ...]
 
     @property
-    def shape(self) -> tuple[float, float]:
-        """Columns and rows."""
-        return 2, 1.1
-
-    @property
     def is_comparable(self) -> bool:
-        """Whether both ways have a size beside the base, and the same one."""
-        sizes = [{each.scale for each in self.of(axis) if each.losses.n and each.scale != 1} for axis in WAYS]
-        return bool(sizes[0] & sizes[1])
+        """Whether both axes have a common scale other than the base's."""
+        ended = [[each for each in self.of(axis) if each.losses.n and not each.size.is_base] for axis in WAYS]
+        one, other = ({each.size.scale for each in points} for points in ended)
+        return bool(one & other)
 
     def of(self, axis: str) -> list[ShapePoint]:
-        """Return the models of one way, by scale."""
+        """Return the models of one axis, by scale."""
         return [each for each in self.points if each.axis == axis]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def records(self) -> Iterator[Sequence[Value]]:
         """Return one row per model."""
-        return [
-            {
-                "grown": WAYS[each.axis],
-                "size": each.label,
-                "scale": each.scale,
-                "parameters": each.parameters,
-                **each.losses.numbers,
-            }
-            for each in self.points
-        ]
+        for each in self.points:
+            parameters = each.size.model.counts().total
+            yield WAYS[each.axis], each.label, each.size.scale, parameters, *each.losses.numbers.values()
 
 
 def data(table: StudyTable) -> ExpertShapeData:
-    """Gather the zero-shot losses of both axes, those that the study has."""
-    study = table.study
-    return ExpertShapeData(
-        tuple(
-            ShapePoint(
-                axis,
-                size_label(study, axis, scale),
-                scale,
-                model.counts().total,
-                cell(table.zero_shot(axis, scale, study.hps.rules)),
-            )
-            for axis in WAYS
-            if axis in study.axes
-            for scale, model in study.models(axis).items()
-        )
-    )
+    """Gather the zero-shot losses of both axes, as far as the study has them."""
+    sizes = [(axis, size) for axis in WAYS if axis in table.axes for size in table.sizes(axis)]
+    points = [ShapePoint(axis, size, summarize(table.zero_shot(axis, size, table.own))) for axis, size in sizes]
+    return ExpertShapeData(tuple(points))
 
 
 def draw(figure: Figure, shapes: ExpertShapeData) -> None:
-    """Draw loss over scale, one line per way."""
+    """Draw loss over scale, one line per axis."""
     ax = figure.subplots()
     style.faint_grid(ax)
-    for axis, way in WAYS.items():
+    for level, (axis, way) in enumerate(WAYS.items()):
         colour, marker, line = LOOKS[axis]
         found = [each for each in shapes.of(axis) if each.losses.runs]
-        field = "n_exp" if axis == "experts" else "alpha_ffn"
-        draw_cells(
-            ax, [each.scale for each in found], [each.losses for each in found], level=list(WAYS).index(axis),
-            color=colour, marker=marker, linestyle=line,
-            label=f"{way} ({field} {', '.join(each.label for each in found)})",
-        )  # fmt: skip
+        label = f"{way} ({AXIS_FIELD[axis]} {', '.join(each.label for each in found)})"
+        x, losses = [each.size.scale for each in found], [each.losses for each in found]
+        draw_losses(ax, x, losses, level, color=colour, marker=marker, linestyle=line, label=label)
     if any(each.losses.diverged for each in shapes.points):
         strip_of_diverged([ax], len(WAYS))
-    style.scale_ticks(ax, [each.scale for each in shapes.points])
+    style.scale_ticks(ax, [each.size.scale for each in shapes.points])
     ax.set_xlabel("expert parameters, total and active (times the base)")
     seeds = seeds_label(each.losses.runs for each in shapes.points if each.losses.runs)
-    ax.set_ylabel(f"{LOSS},\nmedian and range of {seeds}")
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)  # above, where no bar can reach
+    ax.set_ylabel(f"{LOSS},\nmedian of {seeds}")
+    # Above the panel, where it hides nothing.
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)

@@ -1,4 +1,4 @@
-"""What figures call things, and how a handful of losses over seeds is summed up."""
+"""Names and number formats shared by figures, and summaries of losses over seeds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from expertp.study import HP, StudySpec
+from expertp.study.spec import HP
 
-# What stands in the place of an axis where only the base is shown.
+# Name in place of an axis where only the base is shown.
 BASE = "base"
 AXIS_TITLES = {
     BASE: "at the base",
@@ -23,10 +23,11 @@ AXIS_TITLES = {
 HP_TITLES: dict[HP, str] = {"log2_lr": "log₂ learning rate", "log2_init_std": "log₂ init std"}
 HP_SHORT: dict[HP, str] = {"log2_lr": "lr", "log2_init_std": "init std"}
 LOSS = "validation loss (nats)"
+LOSS_COLUMNS = ("median", "min", "max", "n", "diverged", "missing")
 
 
 def axis_title(axis: str) -> str:
-    """Return the name of an axis, with the field that it moves.
+    """Return the title of an axis, with the field that it changes.
 
     >>> axis_title("all $")
     'all \\\\$ (joint scale)'
@@ -34,19 +35,12 @@ def axis_title(axis: str) -> str:
     return AXIS_TITLES.get(axis, f"{axis} (joint scale)".replace("$", r"\$"))  # a dollar would begin a formula
 
 
-def size_label(study: StudySpec, axis: str, scale: float) -> str:
-    """Return a size in the unit of its axis; a joint scaling has none but the scale."""
-    if axis in study.joint:
-        return f"{scale:.3g}×"
-    return f"{study.size_of(axis, study.models(axis)[scale]):g}"
-
-
 @dataclass(frozen=True)
-class Cell:
-    """Losses of the same run over seeds: how many there are, and how they lie.
+class LossSummary:
+    """Final losses of one configuration over seeds: counts, median and range.
 
-    `median` is None where a run has diverged, since a median over the lucky seeds would flatter; `low` and `high` are
-    over those that have finished.
+    `median` is None where a run has diverged, since a median over the other seeds would be biased; `low` and `high` are
+    over the finished runs.
     """
 
     n: int
@@ -58,37 +52,31 @@ class Cell:
 
     @property
     def of(self) -> str:
-        """Say how many have diverged: "2/3"."""
+        """Diverged runs out of the runs that have ended, such as "2/3"."""
         return f"{self.diverged}/{self.runs}"
 
     @property
     def numbers(self) -> dict[str, float | None]:
-        """What a table tells of it."""
-        return {
-            "median": self.median,
-            "min": self.low,
-            "max": self.high,
-            "n": self.n,
-            "diverged": self.diverged,
-            "missing": self.missing,
-        }
+        """Columns of a CSV."""
+        values = (self.median, self.low, self.high, self.n, self.diverged, self.missing)
+        return dict(zip(LOSS_COLUMNS, values, strict=True))
 
     @property
     def runs(self) -> int:
-        """How many there are, diverged ones included."""
+        """Number of runs that have ended, diverged ones included."""
         return self.n + self.diverged
 
 
-def cell(losses: Iterable[float]) -> Cell:
-    """Sum up losses over seeds, in which inf is a diverged run and nan a missing one.
+def summarize(losses: Iterable[float]) -> LossSummary:
+    """Summarize losses over seeds; inf is a diverged run, nan a missing one.
 
-    >>> cell([3.0, 3.2, math.inf])
-    Cell(n=2, diverged=1, missing=0, median=None, low=3.0, high=3.2)
+    >>> summarize([3.0, 3.2, math.inf])
+    LossSummary(n=2, diverged=1, missing=0, median=None, low=3.0, high=3.2)
     """
     losses = list(losses)
     finished = [loss for loss in losses if math.isfinite(loss)]
     diverged = sum(loss == math.inf for loss in losses)
-    return Cell(
+    return LossSummary(
         n=len(finished),
         diverged=diverged,
         missing=sum(math.isnan(loss) for loss in losses),
@@ -99,7 +87,7 @@ def cell(losses: Iterable[float]) -> Cell:
 
 
 def known(value: float | None) -> float | None:
-    """Return a number that can be stored, infinite or not, or None.
+    """Return a number, or None for nan.
 
     >>> known(math.nan), known(0.5), known(math.inf)
     (None, 0.5, inf)
@@ -108,7 +96,7 @@ def known(value: float | None) -> float | None:
 
 
 def thinned(values: Sequence[float], most: int = 160) -> list[int]:
-    """Return places in a long series that tell its course: all of a short one, else evenly spread over its logarithm.
+    """Return indices of a series to draw: all of a short one, else some evenly spaced in value and in logarithm.
 
     >>> thinned([0.0] * 5), len(thinned([0.0] * 5000)) <= 160
     ([0, 1, 2, 3, 4], True)
@@ -121,16 +109,21 @@ def thinned(values: Sequence[float], most: int = 160) -> list[int]:
 
 
 def signed(value: float, digits: int) -> str:
-    """Write a number with its sign, a real minus.
+    """Write a number with its sign; the minus is typographic, and a rounded zero is positive.
 
-    >>> signed(-0.5, 2), signed(0.25, 2)
-    ('−0.50', '+0.25')
+    >>> signed(-0.5, 2), signed(0.25, 2), signed(-0.001, 2)
+    ('−0.50', '+0.25', '+0.00')
     """
-    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return minus(f"{value:+z.{digits}f}")
+
+
+def minus(text: str) -> str:
+    """Return a text with typographic minus signs."""
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def span(values: Iterable[object]) -> str:
-    """Write ordered values that should be one, and both ends where they are not.
+    """Write the first and last of ordered values, or one where they are equal.
 
     >>> span([6, 6]), span([5, 6, 6])
     ('6', '5–6')
@@ -140,7 +133,7 @@ def span(values: Iterable[object]) -> str:
 
 
 def seeds_label(counts: Iterable[int]) -> str:
-    """Say over how many seeds a picture is.
+    """Return the number of seeds of a figure in words.
 
     >>> seeds_label([4, 3, 4]), seeds_label([1]), seeds_label([])
     ('n = 3–4 seeds', 'n = 1 seed', 'n = 0 seeds')

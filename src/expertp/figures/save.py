@@ -1,35 +1,36 @@
-"""Drawings as bytes: the same numbers always give the same bytes.
+"""Figures as bytes: the same numbers always give the same bytes.
 
-A figure leaves three files: NAME.svg, NAME.png and NAME.csv with the numbers in it. For a page the SVG is put inline.
+A figure has three files: NAME.svg, NAME.png and NAME.csv with its numbers. A page contains the SVG inline.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from expertp.figures.style import INK, RC, new_figure
-from expertp.files import write_atomically
+from expertp.figures.style import INK, RC, Figure, new_figure
+from expertp.util.files import write_atomically
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Row = Mapping[str, Any]
+Value = str | float | None
+Row = Mapping[str, Value]  # one row of a CSV, by column
 _Data = TypeVar("_Data", bound="Drawable")
-# Whatever would change with the day or the version; all else in a file comes from the numbers.
+# Without what changes with the date or the version, files depend on the numbers only.
 NO_METADATA = {"Date": None, "Creator": None}
 PNG_DPI = 144
+# First element of a stored SVG, so that it can be read on dark pages; an inline SVG has the page's background.
+BACKGROUND = '<rect width="100%" height="100%" fill="white"/>'
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure in all its forms."""
+    """One figure in all its formats; `svg` has a white background."""
 
     name: str
     svg: str
@@ -39,15 +40,15 @@ class Drawing:
     def write(self, folder: Path) -> None:
         """Write the three files."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / f"{self.name}.svg", self.svg.encode())
-        write_atomically(folder / f"{self.name}.png", self.png)
-        write_atomically(folder / f"{self.name}.csv", self.csv.encode())
+        for kind, content in (("svg", self.svg.encode()), ("png", self.png), ("csv", self.csv.encode())):
+            write_atomically(folder / f"{self.name}.{kind}", content)
 
     def inline(self, title: str, description: str) -> str:
-        """Return the SVG as an element of a page: sized by the page, in its ink and font, and readable aloud."""
+        """Return the SVG as an element of a page, in its text colour and font, with a title for screen readers."""
         return inline_svg(self.svg, self.name, title, description)
 
 
+@runtime_checkable
 class Drawable(Protocol):
     """The numbers of a figure."""
 
@@ -57,12 +58,39 @@ class Drawable(Protocol):
         ...
 
     def rows(self) -> Sequence[Row]:
-        """Return what the CSV holds."""
+        """Return the rows of the CSV."""
         ...
 
 
+class FigureData:
+    """Base of the numbers of a figure. By default, a figure has one column per axis of a study.
+
+    Attributes:
+        columns: columns of the CSV.
+        height: height of the figure, in panels.
+        axes: the axes.
+    """
+
+    columns: ClassVar[Sequence[str]]
+    height: ClassVar[float] = 1.0
+    axes: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[float, float]:
+        """Columns and rows of panels."""
+        return len(self.axes), self.height
+
+    def records(self) -> Iterator[Sequence[Value]]:
+        """Return the rows of the CSV as tuples with the values of all columns."""
+        raise NotImplementedError
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the CSV."""
+        return [dict(zip(self.columns, values, strict=True)) for values in self.records()]
+
+
 def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Drawing:
-    """Draw a figure, given the `draw` of its module."""
+    """Draw a figure with the `draw` of its module."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -70,7 +98,10 @@ def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Dra
         figure = new_figure(*data.shape)
         draw(figure, data)
         FigureCanvasAgg(figure)
-        _lay_out(figure)
+        # The layout is computed once for both files: it takes as long as drawing.
+        if engine := figure.get_layout_engine():
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata=NO_METADATA)
         figure.savefig(png, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
@@ -78,24 +109,16 @@ def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Dra
 
 
 def file_name(text: str) -> str:
-    """Return a text as a name that files and links can have.
+    """Return a text as a valid name of files and links.
 
-    >>> file_name("contrast-lr=1/64 init_std=1/16")
-    'contrast-lr-1-64-init_std-1-16'
+    >>> file_name("arm-lr=1/64 init_std=1/16")
+    'arm-lr-1-64-init_std-1-16'
     """
     return re.sub(r"[^\w.-]+", "-", text)
 
 
-def _lay_out(figure: Figure) -> None:
-    """Find the layout once for both files: it takes as long as drawing."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-
-
 def to_csv(rows: Iterable[Row]) -> str:
-    """Return rows as a table; columns are those of the first row, and nothing stands where there is no number.
+    """Return rows as CSV text; the columns are those of the first row, and None and nan are empty fields.
 
     >>> to_csv([{"size": 64, "loss": 2.5}, {"size": 128, "loss": None}])
     'size,loss\\n64,2.5\\n128,\\n'
@@ -104,35 +127,37 @@ def to_csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["nothing"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: _field(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    return f"{value:.7g}" if isinstance(value, float) else value
+def _field(value: Value) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.7g}"
+    return "" if value is None else str(value)
 
 
 def _tidy(svg: str) -> str:
-    """Drop the XML prologue, and the font that only matplotlib has."""
-    svg = svg[svg.index("<svg") :]
+    """Drop the XML prologue and metadata, replace the font that comes with matplotlib, and add a background."""
+    head, body = svg[svg.index("<svg") :].split(">", 1)
+    svg = f"{head}>{BACKGROUND}{body}"
     svg = re.sub(r"(font(?:-family)?: [^;\"]*?)'DejaVu Sans'[^;\"]*", r"\1system-ui, sans-serif", svg)
     return re.sub(r"\s+<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
 
 
 def inline_svg(svg: str, name: str, title: str, description: str) -> str:
-    """Return an SVG for a page that has others: own ids, the page's text colour, a title and a description."""
+    """Return an SVG for a page with several: with its own ids, the page's text colour, a title and a description."""
+    svg = svg[svg.index("<svg") :].replace(BACKGROUND, "")
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{name}-\1"', svg)
-    # matplotlib's style sheet would be that of the whole page.
+    # matplotlib's style sheet would apply to the whole page.
     svg = re.sub(r"<style type=\"text/css\">.*?</style>", "", svg, flags=re.DOTALL)
     svg = svg.replace(INK, "currentColor")
     head, body = svg.split(">", 1)
     view = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
-    assert view is not None, "matplotlib always writes one"
-    # Points to pixels: 96 a inch, the browser's own.
+    assert view is not None, "matplotlib always writes a viewBox"
+    # Points to CSS pixels, 96 per inch.
     width = round(float(view[1]) * 96 / 72)
     opening = (
         f'<svg viewBox="{view[0][9:-1]}" style="width:{width}px;stroke-linejoin:round" role="img" '

@@ -1,8 +1,7 @@
-"""How all figures look: colours that read on light and dark paper and by the colour-blind, sizes, fonts.
+"""Style of all figures: sizes, fonts, and colours that work on light and dark pages and for colour-blind readers.
 
-Text, frames and grids are drawn in `INK`, a colour that nothing else uses: in a page it becomes the page's own text
-colour, so that one drawing serves light and dark. Colour never says anything alone: sizes also differ by marker and
-have labels at their lines.
+Text, frames and grids are drawn in `INK`, a colour that nothing else uses. A page replaces it by its text colour, so
+that one drawing serves light and dark. Colour never carries information alone: sizes also differ by marker and label.
 """
 
 from __future__ import annotations
@@ -10,23 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from expertp.wording import count
+import numpy as np
+
+from expertp.figures.labels import axis_title, minus, thinned
+from expertp.util.text import count
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:
+    Axes = Figure = Any  # matplotlib is imported when something is drawn
 
 INK = "#24292f"
-# From small to large. Each has a contrast of at least 3 to white and to the dark page.
+# From small to large sizes. Each has a contrast of at least 3 to the light and to the dark page.
 SIZE_COLOURS = ("#2f7fc4", "#1f9488", "#98871c", "#cf6a1f", "#c8475f")
 MARKERS = ("o", "s", "^", "D", "v")
-OURS, CONTRAST, RETUNED = "#2f7fc4", "#cf6a1f", "#98871c"
+OURS, OTHER, RETUNED = "#2f7fc4", "#cf6a1f", "#98871c"
 PASS, FAIL, UNDECIDED = "#1f9488", "#c8475f", "#98871c"
 FAINT, BAND = 0.14, 0.16
+DOTTED: dict[str, Any] = {"color": INK, "linestyle": (0, (1, 1.5))}
 
 RC: dict[Any, Any] = {  # matplotlib's stubs want keys that are literals
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: every machine measures the same widths
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so every machine measures the same widths
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -58,74 +63,83 @@ RC: dict[Any, Any] = {  # matplotlib's stubs want keys that are literals
 }
 
 PANEL_HEIGHT = 2.35
-# Inches for so many columns; the widest fills a page of text and figures.
+# Width in inches by number of columns; the largest fills the page.
 WIDTHS = {1: 5.6, 2: 7.6, 3: 9.6}
 LARGEST_WIDTH = 11.4
 
 
 def new_figure(columns: float, rows: float = 1, height: float = PANEL_HEIGHT) -> Figure:
-    """Return an empty figure with room for so many panels; it belongs to no window."""
+    """Return an empty figure with space for some columns and rows of panels."""
     from matplotlib.figure import Figure
 
     width = WIDTHS.get(round(columns), LARGEST_WIDTH)
     return Figure(figsize=(width, rows * height + 0.55), layout="constrained")
 
 
+def columns(
+    figure: Figure, axes: Sequence[str], heights: Sequence[float] = (1,), **shared: Any
+) -> list[tuple[str, Sequence[Axes]]]:
+    """Return each axis of a study with its column of panels, which has the axis as title."""
+    grid = figure.subplots(len(heights), len(axes), squeeze=False, height_ratios=heights, **shared)
+    for ax, axis in zip(grid[0], axes, strict=True):
+        ax.set_title(axis_title(axis))
+    return [(axis, list(column)) for axis, column in zip(axes, grid.T, strict=True)]
+
+
 def size_colour(place: int, of: int) -> str:
-    """Return the colour of the size at a place among so many: ends of the range for the ends of the axis."""
+    """Return the colour of the size at index `place` among `of` sizes; the whole range of colours is used."""
     if of <= 1:
         return SIZE_COLOURS[0]
     return SIZE_COLOURS[round(place * (len(SIZE_COLOURS) - 1) / (of - 1))]
 
 
 def marker(place: int) -> str:
-    """Return the marker of the size at a place."""
+    """Return the marker of the size at an index."""
     return MARKERS[place % len(MARKERS)]
 
 
 def faint_grid(ax: Axes) -> None:
-    """Draw lines that help the eye and do not hold it."""
+    """Draw faint horizontal grid lines."""
     ax.grid(True, axis="y", color=INK, alpha=FAINT, linewidth=0.7)
 
 
 def log2_ticks(ax: Axes, values: Sequence[float]) -> None:
-    """Show all of a log2 grid, runs or not, with one tick at every whole value, thinned where there are many."""
+    """Show a whole log2 grid, with ticks at integers, every other one where there are many."""
     room = 0.05 * (max(values) - min(values)) + 0.1
     ax.set_xlim(min(values) - room, max(values) + room)
     whole = sorted({round(value) for value in values})
     step = 1 if len(whole) <= 8 else 2
-    ax.set_xticks(whole[::step])
-    ax.set_xticklabels([str(value).replace("-", "\N{MINUS SIGN}") for value in whole[::step]])
+    ax.set_xticks(whole[::step], [minus(str(value)) for value in whole[::step]])
 
 
 def scale_ticks(ax: Axes, scales: Sequence[float]) -> None:
-    """Label a logarithmic axis of scales "1x", "2x", at the scales that there are."""
-    ax.set_xscale("log", base=2)
+    """Make the x axis logarithmic, with the ticks "1×", "2×" at the given scales."""
     values = sorted(set(scales))
-    ax.set_xticks(values)
-    ax.set_xticklabels([f"{value:.3g}×" for value in values])
-    ax.xaxis.set_minor_locator(_no_ticks())
-    low, high = values[0], values[-1]
-    ax.set_xlim(low / 1.25, high * 1.25)
+    x_ticks(ax, values, [f"{value:.3g}×" for value in values], (values[0] / 1.25, values[-1] * 1.25))
 
 
 def parameter_ticks(ax: Axes, counts: Sequence[int]) -> None:
-    """Make the x axis logarithmic over numbers of parameters, with up to five round ones, be it less than a decade."""
+    """Make the x axis logarithmic over numbers of parameters, with up to five round ticks, also within a decade."""
     low, high = 0.9 * min(counts), 1.1 * max(counts)
     round_numbers = [digit * 10.0**power for power in range(2, 13) for digit in (1, 1.5, 2, 3, 4, 5, 7)]
     ticks: list[float] = []
     for number in round_numbers:
         if low <= number <= high and (not ticks or number / ticks[-1] > (high / low) ** 0.2):
             ticks.append(number)
+    x_ticks(ax, ticks, [count(number) for number in ticks], (low, high))
+
+
+def x_ticks(ax: Axes, ticks: Sequence[float], labels: Sequence[str], limits: tuple[float, float]) -> None:
+    """Make the x axis logarithmic between two limits, with the given ticks only."""
     ax.set_xscale("log", base=2)
-    ax.set_xticks(ticks)
-    ax.set_xticklabels([count(number) for number in ticks])
+    ax.set_xticks(ticks, labels)
     ax.xaxis.set_minor_locator(_no_ticks())
-    ax.set_xlim(low, high)
+    ax.set_xlim(limits)
 
 
 def legend_above(ax: Axes) -> None:
-    """Name the lines of a panel in one row between its title and its frame, where no line can be hidden."""
+    """Put the legend of a panel in one row between its title and its frame, where it hides nothing."""
+    ax.set_title(ax.get_title(loc="left"), pad=20)
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(-0.04, 0.99),
@@ -137,15 +151,16 @@ def legend_above(ax: Axes) -> None:
     )
 
 
-def figure_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
-    """Name what all panels share above them, in as many columns as fit."""
+def figure_legend(figure: Figure, handles: Mapping[str, Any] | None = None) -> None:
+    """Put a common legend above all panels, in as many columns as fit, by default of everything with a label."""
+    handles = handles_of(figure.axes) if handles is None else handles
     widest = max((len(label) for label in handles), default=0) * 0.075 + 0.6
     columns = max(1, min(len(handles), int(figure.get_figwidth() / widest)))
     figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=columns, columnspacing=1.4)
 
 
 def handles_of(axes: Iterable[Axes]) -> dict[str, Any]:
-    """Return what has a label in any of the panels, each label once."""
+    """Return the legend handles of all panels by label."""
     found: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -154,13 +169,19 @@ def handles_of(axes: Iterable[Axes]) -> dict[str, Any]:
 
 
 def step_ticks(ax: Axes) -> None:
-    """Make the x axis logarithmic and write its steps as plain numbers."""
+    """Make the x axis logarithmic, with training steps as plain numbers."""
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
     ax.set_xscale("log")
     ax.xaxis.set_minor_locator(_no_ticks())
     ax.xaxis.set_major_locator(LogLocator(10, numticks=6))
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
+def plot_steps(ax: Axes, steps: Sequence[int], values: Sequence[float], **look: Any) -> None:
+    """Draw a long series over training steps with as many points as can be seen."""
+    shown = thinned(steps)
+    ax.plot(np.asarray(steps, float)[shown], np.asarray(values)[shown], **look)
 
 
 def percent_ticks(ax: Axes) -> None:
@@ -171,12 +192,12 @@ def percent_ticks(ax: Axes) -> None:
 
 
 def percentage(share: float) -> str:
-    """Write a share as a percentage, without digits that are zero.
+    """Write a fraction as a percentage, without trailing zeros.
 
     >>> percentage(0.1), percentage(-0.025)
     ('10%', '−2.5%')
     """
-    return f"{100 * share:.6g}%".replace("-", "\N{MINUS SIGN}")
+    return minus(f"{100 * share:.6g}%")
 
 
 def _no_ticks() -> Any:
@@ -185,12 +206,11 @@ def _no_ticks() -> Any:
     return NullLocator()
 
 
-def nothing_here(ax: Axes, text: str) -> None:
-    """Fill a panel that has no data with a sentence, so that it cannot be taken for an empty result."""
-    # Not set_yticks: panels that share the axis would lose theirs.
-    ax.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
-    for spine in ax.spines.values():
-        spine.set_visible(True)
-        spine.set_alpha(0.25)
-        spine.set_linestyle((0, (3, 3)))
+def nothing_here(ax: Axes, text: str, *below: Axes) -> None:
+    """Fill a panel without data with a text, so that it is not mistaken for an empty result; frame those below it."""
+    for each in (ax, *below):
+        # Not set_yticks: panels that share the axis would lose theirs.
+        each.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
+        for spine in each.spines.values():
+            spine.set(visible=True, alpha=0.25, linestyle=(0, (3, 3)))
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", alpha=0.7, fontsize=9, wrap=True)

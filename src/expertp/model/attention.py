@@ -10,9 +10,9 @@ from torch.nn.utils import skip_init
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; the scale of q.k comes from the plan (1/d_head, or 1/sqrt(d_head) under sp).
+    """Multi-head self-attention; the plan sets the scale of q.k (1/d_head, or 1/sqrt(d_head) under sp).
 
-    Q and K share one tensor and V has its own, because their constants differ (attn_qk, attn_v).
+    Q and K share one tensor; V has its own, because attn_qk and attn_v are different parameter groups.
     """
 
     def __init__(self, n_embd: int, d_head: int, scale: float, bias: bool) -> None:
@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.o = skip_init(nn.Linear, n_embd, n_embd, bias=bias)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S N"]:
-        """Mix earlier positions into each position."""
+        """Return the attention output."""
         q_BSN, k_BSN = self.qk(x_BSN).chunk(2, dim=-1)
         q_BHSD, k_BHSD, v_BHSD = (self._heads(y) for y in (q_BSN, k_BSN, self.v(x_BSN)))
         y_BHSD = F.scaled_dot_product_attention(q_BHSD, k_BHSD, v_BHSD, is_causal=True, scale=self.scale)

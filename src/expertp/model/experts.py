@@ -1,8 +1,8 @@
-"""The experts of one MoE layer: sum over a token's experts of gate * W_down gelu(W_up^T x), by several backends.
+"""Experts of one MoE layer: the sum over a token's active experts of gate * W_down gelu(W_up^T x).
 
-Weights are stacked: `up` is [experts, in, hidden] and `down` [experts, hidden, out]; with alpha_ffn = 1 both are
-square, so only this order tells them apart. A backend is a function with the signature of `loop_experts`; all of
-them compute the same sum, which the tests check: `fused` is the fast one on CPU, the others are its oracles.
+Weights are stacked: `up` is [experts, in, hidden] and `down` [experts, hidden, out]. A backend is a function with the
+signature of `loop_experts`. All backends compute the same sum; `fused` is the fastest on CPU, and tests compare it with
+the others.
 
 Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, R = T K visits.
 """
@@ -27,7 +27,7 @@ ExpertFunction = Callable[[Tensor, Routing, Tensor, Tensor], Tensor]
 def loop_experts(
     x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
-    """Visit one expert after another: the definition in code, in any floating type, and nothing shared with `fused`."""
+    """Apply one expert after another: the definition as code, for any floating dtype."""
     out_TN = torch.zeros_like(x_TN)
     for expert in range(len(up_ENH)):
         token, slot = torch.where(routing.expert_TK == expert)
@@ -39,9 +39,9 @@ def loop_experts(
 def grouped_experts(
     x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
-    """Sort visits by expert and multiply all experts in one grouped matrix product each way.
+    """Sort visits by expert and apply all experts with one grouped matrix product per weight.
 
-    `F.grouped_mm` does not follow autocast, so the compute type is taken from it here.
+    `F.grouped_mm` ignores autocast, so inputs are cast here.
     """
     device = x_TN.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
@@ -49,7 +49,7 @@ def grouped_experts(
     end_E = routing.load_E.cumsum(0).to(torch.int32)
     hidden_RH = F.gelu(F.grouped_mm(x_TN.to(dtype)[token_R], up_ENH.to(dtype), offs=end_E))
     y_RN = F.grouped_mm(hidden_RH, down_EHN.to(dtype), offs=end_E)
-    # Undo the sort and sum each token's K rows in a fixed order: no scatter, so the sum is deterministic.
+    # Undo the sort and sum the K rows of each token in a fixed order: unlike a scatter, this is deterministic.
     place_R = torch.empty_like(visit_R).scatter_(0, visit_R, torch.arange(len(visit_R), device=visit_R.device))
     gate_TK = routing.gate_TK
     y_TKN = y_RN[place_R].view(*gate_TK.shape, -1)
@@ -64,9 +64,9 @@ BACKENDS: Mapping[BackendName, ExpertFunction] = {
 
 
 def choose_backend(wanted: ExpertBackend, device: str, model: ModelSpec, dtype: Dtype) -> BackendName:
-    """Resolve `auto`: grouped on CUDA where it can be (untested: no such device was at hand), fused elsewhere.
+    """Resolve `auto`: `grouped` on CUDA if it supports the shape (not tested on a CUDA device), else `fused`.
 
-    `F.grouped_mm` wants rows that are multiples of 16 bytes, and has no float64.
+    `F.grouped_mm` requires rows of a multiple of 16 bytes and does not support float64.
     """
     row = {"float32": 4, "bfloat16": 8, "float64": 0}[dtype]
     grouped_can = row > 0 and model.n_embd % row == 0 and model.n_hid % row == 0
@@ -74,14 +74,15 @@ def choose_backend(wanted: ExpertBackend, device: str, model: ModelSpec, dtype: 
         return "grouped" if device == "cuda" and grouped_can else "fused"
     if wanted == "grouped" and not grouped_can:
         raise InputError(
-            f"train.expert_backend=grouped cannot do dtype={dtype} with n_embd={model.n_embd} and {model.n_hid} hidden "
-            "units; it needs float32 (multiples of 4) or bfloat16 (multiples of 8), so set train.expert_backend=fused"
+            f"train.expert_backend=grouped does not support dtype={dtype} with n_embd={model.n_embd} and {model.n_hid} "
+            "hidden units; it requires float32 and multiples of 4, or bfloat16 and multiples of 8; "
+            "set train.expert_backend=fused"
         )
     return wanted
 
 
 class Experts(nn.Module):
-    """The stacked weights of a layer's experts and the backend that applies them."""
+    """Stacked weights of the experts of one layer, and the backend that applies them."""
 
     def __init__(self, n_exp: int, n_embd: int, n_hid: int, backend: BackendName = "loop") -> None:
         super().__init__()
@@ -90,5 +91,5 @@ class Experts(nn.Module):
         self.backend: BackendName = backend
 
     def forward(self, x_TN: Float[Tensor, "T N"], routing: Routing) -> Float[Tensor, "T N"]:
-        """Return the gated sum over each token's experts, without the factor 1/n_act."""
+        """Return the gated sum over the active experts of each token, without the factor 1/n_act."""
         return BACKENDS[self.backend](x_TN, routing, self.up, self.down)

@@ -1,10 +1,10 @@
-"""The fused expert backend: one hand-written forward and backward that never holds a row per visit and channel.
+"""Fused expert backend: hand-written forward and backward passes without an array of visits x n_embd.
 
     h_e = W_up,e^T x_e,   y_t = sum_e g W_down,e gelu(h_e)
 
-Each expert's tokens are gathered into one buffer that all experts share, the gate acts on the hidden activation (where
-rows are short), and results are added straight into the output. Only the pre-activations h are kept for the backward
-pass; activations and gathered rows are made again. Experts come one after another, so sums have one order.
+The tokens of an expert are gathered into a buffer that all experts share, the gate multiplies the hidden activation
+(whose rows are short), and results are added directly to the output. Only the pre-activations h are saved for the
+backward pass; activations and gathered rows are recomputed. Experts are applied in order, so sums are deterministic.
 
 Shapes: T tokens, N n_embd, E experts, K active experts, H hidden units of an expert, R = T K visits, n visits of one
 expert.
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from expertp.model.router import Routing
 
-# Below this number of rows per thread, one product is faster than a sum of shares.
+# Below this number of rows per thread, one product is faster than a sum of partial products.
 MIN_SHARE = 256
 
 _gelu = torch.ops.aten.gelu.out
@@ -30,7 +30,7 @@ _gelu_backward = torch.ops.aten.gelu_backward.grad_input
 def _fused_experts(
     x_TN: Float[Tensor, "T N"], routing: Routing, up_ENH: Float[Tensor, "E N H"], down_EHN: Float[Tensor, "E H N"]
 ) -> Float[Tensor, "T N"]:
-    """Sum over each token's experts, computed in the type of autocast or else of `x`; sums are float32 at least."""
+    """Return the gated sum over active experts, in the dtype of autocast or of `x`; sums are at least float32."""
     device = x_TN.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
     visit_R, token_R = routing.sorted_visits()
@@ -38,7 +38,7 @@ def _fused_experts(
         return _apply(x_TN, routing.gate_TK, up_ENH, down_EHN, visit_R, token_R, routing.load_E.tolist(), dtype)
 
 
-# Loads decide shapes, so a compiler has nothing to gain here: a compiled block calls this function as it is.
+# Shapes depend on the loads, so compilation gains nothing: a compiled block calls this function uncompiled.
 fused_experts: Callable[[Tensor, Routing, Tensor, Tensor], Tensor] = torch.compiler.disable(_fused_experts)
 
 
@@ -61,7 +61,7 @@ class _FusedExperts(torch.autograd.Function):
         gate_R = gate_TK.flatten()[visit_R].to(dtype)
         row_nN, act_nH = (x_TN.new_empty(max(loads), width) for width in (N, H))
         out = _SumOverExperts(x_TN, gate_TK.shape[1], row_nN)
-        # One tensor per expert: the allocator has such blocks at hand, a new one for all of them is paged in each time.
+        # One tensor per expert: the allocator reuses these blocks, whereas one large tensor is paged in each time.
         pres: list[Tensor] = []
         pieces = zip(*(t.split(loads) for t in (token_R, gate_R[:, None])), up_ENH, down_EHN, strict=True)
         for token, gate, up, down in pieces:
@@ -116,11 +116,11 @@ class _FusedExperts(torch.autograd.Function):
 
 
 def _sum_over_rows(a_nI: Tensor, b_nJ: Tensor, out: Tensor) -> None:
-    """Put a^T b into `out`, each thread summing over its own share of the rows.
+    """Write a^T b to `out`; every thread sums over its share of the rows.
 
-    Other steps share rows between threads in the same way, so that a row stays in the cache of one core. A plain
-    product reads all rows on all cores, and to write them next takes up to three times as long where cores are far
-    apart.
+    The other operations split rows between threads in the same way, so a row stays in the cache of one core. A plain
+    product reads all rows on all cores; the next write to them then takes up to three times as long if the cores do
+    not share a cache.
     """
     threads = torch.get_num_threads()
     share = len(a_nI) // threads
@@ -135,7 +135,7 @@ def _sum_over_rows(a_nI: Tensor, b_nJ: Tensor, out: Tensor) -> None:
 
 
 class _SumOverExperts:
-    """A sum of K rows per token, in float32 at least; a single row per token is put in place as it is."""
+    """A sum of K rows per token in at least float32; for K = 1, rows are copied."""
 
     def __init__(self, like_TN: Tensor, n_act: int, row_nN: Tensor) -> None:
         self.is_single = n_act == 1
@@ -144,7 +144,7 @@ class _SumOverExperts:
         self.wide_nN = None if row_nN.dtype == self.total_TN.dtype else torch.empty_like(row_nN, dtype=wide)
 
     def add(self, token_n: Tensor, row_nN: Tensor) -> None:
-        """Add one expert's rows to its tokens' sums."""
+        """Add the rows of one expert to the sums of its tokens."""
         if self.is_single:
             self.total_TN.index_copy_(0, token_n, row_nN)
         else:

@@ -1,9 +1,9 @@
-"""Unembedding and cross-entropy in one, a chunk of tokens at a time: logits of a whole batch are never held.
+"""Unembedding and cross-entropy in chunks of tokens, without the logits of the whole batch.
 
     loss = mean_t [ logsumexp(W h_t) - W_{y_t} . h_t ]
 
-The gradients of h and W follow from the same chunk of logits, so they are made in the forward pass, while the chunk is
-at hand, and only scaled in the backward pass: three matrix products in all, as without chunks.
+The forward pass computes the gradients of h and W from each chunk of logits; the backward pass only scales them. This
+takes three matrix products in total, as without chunks.
 
 Shapes: T tokens, N n_embd, V vocabulary, c tokens of one chunk.
 """
@@ -16,16 +16,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits held at a time: 32 MiB in float32.
+# Logits per chunk: 32 MiB in float32.
 CHUNK_LOGITS = 2**23
 
 
 def linear_cross_entropy(
     h_TN: Float[Tensor, "T N"], weight_VN: Float[Tensor, "V N"], target_T: Int[Tensor, "T"]
 ) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy of `target` under the logits h W^T, in the compute type of autocast or of `h`.
+    """Return the mean cross-entropy of `target` under the logits h W^T, in the dtype of autocast or of `h`.
 
-    Softmax and sums are float32 at least.
+    Softmax and sums are at least float32.
     """
     device = h_TN.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h_TN.dtype
@@ -68,7 +68,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale what the forward pass has made."""
+        """Scale the gradients from the forward pass."""
         dh_TN, dweight_VN = ctx.saved_tensors
         return dh_TN * dloss, dweight_VN * dloss, None, None, None
 

@@ -1,8 +1,8 @@
-"""The router: un-normalised gates, hard top-k selection on gate + bias, integer loads.
+"""The router: unnormalized gates, hard top-k selection on gate + bias, integer loads.
 
-Everything here runs in float32 (or float64) whatever the compute type: at init scale bfloat16 gates tie at the
-top-k boundary. Loads leave as a return value, never as a side effect, so recomputation under activation
-checkpointing, evaluation and gradient accumulation cannot count a token twice.
+The router computes in float32 (or float64) for every compute dtype: at init, bfloat16 gates tie at the top-k boundary.
+Loads are return values, not side effects, so that recomputation under activation checkpointing, evaluation and
+gradient accumulation cannot count a token twice.
 
 Shapes: B sequences, S positions, T = B S tokens, N n_embd, E experts, K active experts.
 """
@@ -15,14 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from expertp.balance import auxiliary_loss
-
-# Below half a float32 ulp of scores from 1/4 to 1, so there it decides between equal scores and no others.
+# Less than half a float32 ulp of scores from 1/4 to 1, so it changes the order of equal scores only.
 TIE_BREAK = 1e-8
 
 
 class Routing(NamedTuple):
-    """Where each token goes: the experts it visits, with what gate, and how many tokens each expert got."""
+    """Active experts and gates of every token, tokens per expert, and the auxiliary balance loss."""
 
     expert_TK: Int[Tensor, "T K"]
     gate_TK: Float[Tensor, "T K"]
@@ -30,17 +28,17 @@ class Routing(NamedTuple):
     auxiliary: Float[Tensor, ""]
 
     def sorted_visits(self) -> tuple[Int[Tensor, "R"], Int[Tensor, "R"]]:
-        """Return the R = T K visits ordered by expert and then token: their places in `expert_TK`, and their tokens."""
-        visit_R = self.expert_TK.flatten().to(torch.int16).argsort(stable=True)  # int16: three times as fast
+        """Return the R = T K visits sorted by expert and token: their indices in `expert_TK`, and their tokens."""
+        visit_R = self.expert_TK.flatten().to(torch.int16).argsort(stable=True)  # int16 sorts three times faster
         return visit_R, visit_R // self.expert_TK.shape[1]
 
 
 class Router(nn.Module):
-    """Gates and selection of one MoE layer.
+    """Gates and expert selection of one MoE layer.
 
-        r = W h,  g = sigmoid(r)  (or g = E softmax(r)),  A = top_K(g + b),  without gradient through A
+        r = W h,  g = sigmoid(r)  (or g = E softmax(r)),  A = top_K(g + b),  no gradient through A
 
-    Paper: Section 3.1. The softmax is over all experts, times E so that it is of order 1 like the sigmoid.
+    Paper: Section 3.1. The softmax over all experts is multiplied by E, so that it is of order 1 like the sigmoid.
 
     Args:
         n_embd: width of the residual stream.
@@ -73,7 +71,7 @@ class Router(nn.Module):
             gate_BSE = logit_BSE.sigmoid() if self.gate == "sigmoid" else self.n_exp * logit_BSE.softmax(-1)
             expert_BSK = self._select(gate_BSE.detach())
             gate_BSK = gate_BSE.gather(-1, expert_BSK)
-            # not bincount: on CUDA it waits for the device, in every layer
+            # Unlike this scatter, bincount synchronizes with a CUDA device.
             load_E = expert_BSK.new_zeros(self.n_exp)
             load_E.scatter_add_(0, expert_BSK.flatten(), torch.ones_like(expert_BSK).flatten())
             auxiliary = (
@@ -82,11 +80,10 @@ class Router(nn.Module):
         return Routing(expert_BSK.flatten(0, 1), gate_BSK.flatten(0, 1), load_E, auxiliary)
 
     def _select(self, gate_BSE: Tensor) -> Tensor:
-        """Return the K experts of highest gate + bias; equal scores go round-robin over positions.
+        """Return the K experts with the highest gate + bias; ties are broken round-robin over positions.
 
-        A zero-initialised router makes all scores equal; without the tie-break every token would visit the same K
-        experts. The order depends on the position within the sequence only, so it is the same however a batch is
-        cut into micro-batches.
+        With a router initialized to zero all scores are equal, and without the tie-break all tokens would visit the
+        same K experts. The tie-break depends on the position in the sequence only, not on micro-batches.
         """
         position_S1 = torch.arange(gate_BSE.shape[1], device=gate_BSE.device)[:, None]
         expert_E = torch.arange(self.n_exp, device=gate_BSE.device)
@@ -95,9 +92,20 @@ class Router(nn.Module):
         return score_BSE.topk(self.n_act, dim=-1).indices
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Router":
-        """Keep the bias in float32 when the model is cast: `.to(bfloat16)` must not round it."""
+        """Keep the bias in float32 when the model is cast, so that `.to(bfloat16)` does not round it."""
         exact = self.bias
         nn.Module._apply(self, fn, recurse)
         if self.bias.dtype != torch.float32:
             self.bias = exact.to(self.bias.device)
         return self
+
+
+def auxiliary_loss(gate_TE: Float[Tensor, "T E"], load_E: Int[Tensor, "E"]) -> Float[Tensor, ""]:
+    """Return the balance loss of Switch Transformers, E sum_i f_i P_i, which is 1 for even loads.
+
+    f_i is the fraction of visits to expert i (no gradient), P_i the mean over tokens of its gate, normalized over
+    experts.
+    """
+    share_E = load_E / load_E.sum()
+    probability_E = (gate_TE / gate_TE.sum(-1, keepdim=True)).mean(0)
+    return load_E.shape[0] * (share_E * probability_E).sum()

@@ -1,8 +1,8 @@
-"""The decoder-only transformer with MoE (or dense) feed-forward layers.
+"""Decoder-only transformer with MoE (or dense) feed-forward layers.
 
     h <- h + c attention(LN(h)),   h <- h + c moe(LN(h)),   logits = m W_unembed LN(h)
 
-c, m and the factor on the sum over experts come from the plan (paper, Section 3.1).
+The plan sets c, m and the factor on the sum over experts. Paper: Section 3.1.
 
 Shapes: B sequences, S positions, N n_embd, L layers, E experts, V vocabulary.
 """
@@ -24,7 +24,7 @@ from expertp.model.router import Router
 from expertp.plan import Forward
 from expertp.spec import ModelSpec
 
-# Which group of the plan a parameter belongs to is a function of its name alone; an unknown name is an error.
+# The name of a parameter determines its group in the plan; unknown names are errors.
 PARAMETER_GROUPS = (
     (r"(token|position)\.weight", "embedding"),
     (r"head\.weight", "unembedding"),
@@ -43,7 +43,7 @@ PARAMETER_GROUPS = (
 
 
 def group_of(name: str) -> str:
-    """Return the plan's group of a parameter of the reference model.
+    """Return the parameter group of a parameter of the reference model.
 
     >>> group_of("blocks.3.ffn.experts.down")
     'expert_down'
@@ -55,7 +55,7 @@ def group_of(name: str) -> str:
 
 
 class FFNOutput(NamedTuple):
-    """What a feed-forward layer adds to the stream, its loads and its balance loss (none when dense)."""
+    """Output, loads and balance loss of a feed-forward layer; a dense layer has no loads and a loss of 0."""
 
     y_BSN: Float[Tensor, "B S N"]
     load_E: Int[Tensor, "E"]
@@ -63,7 +63,7 @@ class FFNOutput(NamedTuple):
 
 
 class MoE(nn.Module):
-    """f(h) = 1/n_act sum over active experts of g_i E_i(h). Paper: equation (1)."""
+    """MoE layer: f(h) = 1/n_act sum over active experts of g_i E_i(h). Paper: equation (1)."""
 
     def __init__(self, spec: ModelSpec, output: float, backend: BackendName, with_auxiliary: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class MoE(nn.Module):
         self.experts = Experts(spec.n_exp, spec.n_embd, spec.n_hid, backend)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
-        """Route tokens and mix their experts."""
+        """Route the tokens and apply the experts."""
         routing = self.router(x_BSN)
         routing = routing._replace(gate_TK=routing.gate_TK * self.output)
         y_TN = self.experts(x_BSN.flatten(0, 1), routing)
@@ -80,7 +80,7 @@ class MoE(nn.Module):
 
 
 class DenseFFN(nn.Module):
-    """One two-layer perceptron for all tokens: the twin of a MoE layer with the same active shape."""
+    """Two-layer perceptron: the dense counterpart of a MoE layer."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -88,13 +88,13 @@ class DenseFFN(nn.Module):
         self.down = skip_init(nn.Linear, spec.n_hid, spec.n_embd, bias=spec.linear_bias)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
-        """Apply it; a dense layer has no experts to load or balance."""
+        """Apply the layer."""
         y_BSN = self.down(F.gelu(self.up(x_BSN)))
         return FFNOutput(y_BSN, x_BSN.new_zeros(0, dtype=torch.int64), x_BSN.new_zeros(()))
 
 
 class Block(nn.Module):
-    """Pre-LayerNorm attention and feed-forward, each scaled by the residual multiplier."""
+    """Pre-LayerNorm attention and feed-forward layers, both scaled by the residual multiplier."""
 
     def __init__(self, spec: ModelSpec, forward: Forward, backend: BackendName, with_auxiliary: bool) -> None:
         super().__init__()
@@ -104,20 +104,20 @@ class Block(nn.Module):
         self.ffn_norm = nn.LayerNorm(spec.n_embd)
         self.ffn: MoE | DenseFFN
         if spec.ffn == "moe":
-            assert forward.moe_output is not None, "a plan for a MoE has a factor on the sum over experts"
+            assert forward.moe_output is not None, "the plan of a MoE has an output multiplier"
             self.ffn = MoE(spec, forward.moe_output, backend, with_auxiliary)
         else:
             self.ffn = DenseFFN(spec)
 
     def forward(self, h_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
-        """Return the stream after this block, with the feed-forward layer's loads."""
+        """Return the residual stream after this block, and the loads of the feed-forward layer."""
         h_BSN = h_BSN.add(self.attn(self.attn_norm(h_BSN)), alpha=self.residual)
         ffn: FFNOutput = self.ffn(self.ffn_norm(h_BSN))
         return ffn._replace(y_BSN=h_BSN.add(ffn.y_BSN, alpha=self.residual))
 
 
 class Hidden(NamedTuple):
-    """The stream before the unembedding, loads per layer, and the balance losses summed over layers."""
+    """Final residual stream, loads per layer, and the balance loss summed over layers."""
 
     h_BSN: Float[Tensor, "B S N"]
     load_LE: Int[Tensor, "L E"]
@@ -125,7 +125,7 @@ class Hidden(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Mean cross-entropy, with what balance needs."""
+    """Mean cross-entropy, loads per layer, and the balance loss summed over layers."""
 
     loss: Float[Tensor, ""]
     load_LE: Int[Tensor, "L E"]
@@ -133,14 +133,14 @@ class Loss(NamedTuple):
 
 
 class MoETransformer(nn.Module):
-    """The reference model. Its weights hold nothing until `optim.init_parameters` sets them from a plan.
+    """The reference model. Call `optim.init_parameters` to initialize its weights, which are empty before.
 
     Args:
-        spec: the shape.
-        forward: the plan's forward multipliers.
-        backend: how experts are computed.
+        spec: shape of the model.
+        forward: forward multipliers of the plan.
+        backend: implementation of the experts.
         with_auxiliary: compute the auxiliary balance loss.
-        activation_checkpointing: recompute each block in the backward pass.
+        activation_checkpointing: recompute blocks in the backward pass.
     """
 
     def __init__(
@@ -175,12 +175,12 @@ class MoETransformer(nn.Module):
         return Hidden(h_BSN, torch.stack(loads), auxiliary)
 
     def unembedding(self, h_BSN: Float[Tensor, "B S N"]) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "V N"]]:
-        """Return the two factors of the logits: the one path to them, in training and in generation."""
+        """Return the two factors of the logits, for training and generation."""
         weight_VN = self.token.weight if self.head is None else self.head.weight
         return self.final_norm(h_BSN) * self.multipliers.logits, weight_VN
 
     def logits(self, h_BSN: Float[Tensor, "B S N"]) -> Float[Tensor, "B S V"]:
-        """Unembed some positions."""
+        """Return the logits."""
         return F.linear(*self.unembedding(h_BSN))
 
     def forward(self, tokens_BS: Int[Tensor, "B S"], targets_BS: Int[Tensor, "B S"]) -> Loss:
@@ -191,10 +191,10 @@ class MoETransformer(nn.Module):
         return Loss(loss, hidden.load_LE, hidden.auxiliary)
 
     def shift_biases(self, change_LE: Float[Tensor, "L E"]) -> None:
-        """Add a balance update to the expert biases, layer by layer."""
+        """Add a balance update to the expert biases of each layer."""
         for router, change_E in zip(self.routers(), change_LE, strict=True):
             router.bias.add_(change_E)
 
     def routers(self) -> list[Router]:
-        """Return the routers, layer by layer; none in a dense model."""
+        """Return the routers in layer order; a dense model has none."""
         return [module for module in self.modules() if isinstance(module, Router)]

@@ -1,1 +1,1 @@
-"""The paper, figure by figure: every finding is a study, a picture and a verdict."""
+"""The findings of the paper: one module per finding, with its study, its figure, its claim and its verdict."""

@@ -1,78 +1,158 @@
-"""What a figure of the paper says, and what came of it here."""
+"""The types of a finding: what the paper claims, which studies answer it, what came out, and the record of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
 
-from expertp.analysis.paired import Change
+from pydantic import TypeAdapter
+
+from expertp.analysis.paired import PairedDifference
+from expertp.analysis.seed_curves import Records
+from expertp.errors import RunError
 from expertp.figures.save import Drawing
-from expertp.report.reading import Reading
+from expertp.study.cells import Arm
+from expertp.study.table import CellResult, StudyTable
 
-Verdict = Literal["HOLDS", "DOES NOT HOLD AT THIS SCALE", "INCONCLUSIVE"]
-Readings = Mapping[str, Reading]
-# Largest deviation of an expert's load from kappa, late in training, that counts as balanced; a share of kappa. That of
-# an expert without a token is 1.
-BALANCED = 0.5
+Answer = Literal["HOLDS", "DOES NOT HOLD AT THIS SCALE", "INCONCLUSIVE"]
+Tables = Mapping[str, StudyTable]  # by the name of the study
 
 
-def verdict_of(answers: Iterable[bool | None]) -> Verdict:
-    """Return what the answers to all parts of a claim come to; None is an answer that chance could have given.
+def is_positive(difference: PairedDifference) -> bool | None:
+    """Return whether a difference is above zero; None where it is not significant, or where a run has diverged."""
+    return True if difference.is_higher else False if difference.is_lower else None
 
-    >>> verdict_of([True, True]), verdict_of([True, None]), verdict_of([True, None, False])
-    ('HOLDS', 'INCONCLUSIVE', 'DOES NOT HOLD AT THIS SCALE')
+
+@dataclass(frozen=True)
+class PaperStudy:
+    """A study of the paper.
+
+    Args:
+        name: its name.
+        cpu: what differs from the `common` sections of the profile `cpu`: sections of a study, and `corpus` where it is
+            not the profile's first.
+        paper: the same for the profile `paper`.
+        both: changes in both profiles.
     """
-    known = list(answers)
-    if False in known:
-        return "DOES NOT HOLD AT THIS SCALE"
-    return "INCONCLUSIVE" if None in known else "HOLDS"
+
+    name: str
+    cpu: Mapping[str, Any]
+    paper: Mapping[str, Any]
+    both: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_positive(change: Change) -> bool | None:
-    """Answer whether a difference is above zero; None where chance explains it, or a run of it has diverged."""
-    return True if change.is_higher else False if change.is_lower else None
+def zero_shot_study(
+    name: str, cpu: Mapping[str, Any], paper: Mapping[str, Any], both: Mapping[str, Any] = MappingProxyType({})
+) -> PaperStudy:
+    """Return a study that trains every size with the base's hyperparameters only, and has no verdict."""
+    return PaperStudy(
+        name,
+        cpu={**cpu, "grids": {"log2_lr": [-8]}},
+        paper={**paper, "grids": {"log2_lr": [-4]}},
+        both={"grids": {"log2_init_std": None}, "verdict": None, **both},
+    )
+
+
+def joint_models(models: Mapping[str, Mapping[str, Any]], **shared: Any) -> dict[str, Any]:
+    """Return the section `joint` of a study with one model per axis; `shared` are settings of all models."""
+    return {name: {"models": [{**shared, **model}]} for name, model in models.items()}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a claim.
+    """What came out for a claim.
 
     Args:
-        verdict: whether it holds here.
+        parts: whether each part of the claim holds; None where noise could decide it either way.
         number: what was measured, in a few words.
-        why: one or two sentences that a reader with the figure before them needs.
-        table: all that was judged, where it is more than a sentence can hold; its first row says what columns are.
+        why: one or two sentences that explain the answer to a reader who sees the figure.
+        drawings: the figures.
+        table: all verdicts, where a sentence cannot hold them; the first row is the header.
     """
 
-    verdict: Verdict
+    parts: Sequence[bool | None]
     number: str
     why: str
+    drawings: tuple[Drawing, ...]
     table: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def answer(self) -> Answer:
+        """Whether the claim holds here.
 
-@dataclass(frozen=True)
-class Shown:
-    """A finding's pictures and its outcome."""
-
-    drawings: tuple[Drawing, ...]
-    outcome: Outcome
+        >>> [Outcome(parts, "", "", ()).answer for parts in ([True, True], [True, None], [True, None, False])]
+        ['HOLDS', 'INCONCLUSIVE', 'DOES NOT HOLD AT THIS SCALE']
+        """
+        if False in self.parts:
+            return "DOES NOT HOLD AT THIS SCALE"
+        return "INCONCLUSIVE" if None in self.parts else "HOLDS"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure of the paper.
+    """One finding of the paper.
 
     Args:
-        name: what it shows, in a word or two.
+        name: its name here.
         where: its place in the paper.
-        claim: what the paper says of it.
-        studies: of the profile, that it is drawn from; none where it needs no training.
-        show: draws and judges, given these studies.
+        claim: what the paper says.
+        studies: the studies that answer it; empty where nothing is trained.
+        decide: draws the figures and judges the claim, given the tables of these studies.
     """
 
     name: str
     where: str
     claim: str
+    studies: tuple[PaperStudy, ...]
+    decide: Callable[[Tables], Outcome]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRecord:
+    """finding.json: the outcome of a finding, with the names of its studies and figures, its texts and its cost."""
+
+    name: str
+    where: str
+    claim: str
     studies: tuple[str, ...]
-    show: Callable[[Readings], Shown]
+    pictures: tuple[str, ...]
+    answer: Answer
+    number: str
+    why: str
+    table: tuple[tuple[str, ...], ...] = ()
+    profile: str
+    text: tuple[str, ...]
+    cost: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tree of finding.json."""
+        return {"verdict" if name == "answer" else name: value for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_dict(tree: Mapping[str, Any]) -> FindingRecord:
+        """Return the record of a tree; a tree that is none is a `ValueError`."""
+        return _RECORD.validate_python({"answer" if key == "verdict" else key: value for key, value in tree.items()})
+
+
+_RECORD = TypeAdapter(FindingRecord)
+
+
+def complete_records(table: StudyTable, rows: tuple[CellResult, ...]) -> Records:
+    """Return the training records of runs of one model by seed; a run without records is a `RunError`."""
+    found = table.records(rows)
+    if len(found) < len(rows):
+        missing = f"{len(rows) - len(found)} of {len(rows)} runs of {rows[0].cell.size.model.describe()}"
+        raise RunError(
+            f"{table.study.name}: {missing} have no records of their training curves; remove their directories and "
+            "run the same command again to train them"
+        )
+    return found
+
+
+def check_zero_shot_records(table: StudyTable, arm: Arm) -> None:
+    """Raise a `RunError` if a zero-shot run of an arm has no training records."""
+    for axis in table.axes_of(arm):
+        for size in table.sizes(axis):
+            complete_records(table, table.where(axis=axis, size=size, arm=arm, hp=None))

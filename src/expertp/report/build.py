@@ -1,9 +1,8 @@
-"""render_report(directory) -> DIR/report.html, with DIR/figures/ and DIR/verdict.json beside it."""
+"""render_report(directory) writes DIR/report.html, DIR/figures/ and DIR/verdict.json."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -11,16 +10,19 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from expertp.analysis.transfer import AxisVerdict, StudyVerdict
-from expertp.figures.labels import HP_SHORT, axis_title, signed
-from expertp.files import write_atomically
-from expertp.report import closing
+from expertp.analysis.curves import curves
+from expertp.analysis.transfer import StudyVerdict, Verdict
+from expertp.figures.labels import HP_SHORT, axis_title
+from expertp.report import appendix, commands, sections
+from expertp.report.elements import Missing, Page, VerdictRow
 from expertp.report.reading import Reading, read
-from expertp.report.sections import Album, later_sections, sections
-from expertp.report.views import Missing, Page, VerdictRow
-from expertp.study import HP
-from expertp.study_store import StudyDirectory
-from expertp.wording import count
+from expertp.report.sections import Album
+from expertp.study.cells import grid
+from expertp.study.spec import HP
+from expertp.study.store import StudyDirectory, read_study
+from expertp.util.files import write_atomically
+from expertp.util.statistics import Estimate
+from expertp.util.text import count
 
 PROGRAM = Path(__file__).parents[1]
 
@@ -33,15 +35,36 @@ class Written:
     verdict: StudyVerdict
 
 
-def render_report(directory: StudyDirectory) -> Path:
-    """Write the report of a study from what its directory holds, and return where it lies."""
-    return write_report(directory).path
+def render_report(study: StudyDirectory | str | Path) -> Path:
+    """Write the report of a study from what its directory holds; nothing is trained.
+
+    Args:
+        study: the study's directory, as `run_study` or `expertp sweep --out` left it.
+
+    Returns:
+        The path of report.html; figures/ and verdict.json are beside it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import numpy as np
+    >>> from expertp import load_study
+    >>> from expertp.study.store import open_study
+    >>> with TemporaryDirectory() as folder:
+    ...     for split in ("train", "val"):  # tokens as nanoGPT writes them
+    ...         np.zeros(99_999, "<u2").tofile(f"{folder}/{split}.bin")
+    ...     study = load_study("configs/study.yaml", [f"train.data={folder}"])
+    ...     _ = open_study(f"{folder}/study", study)  # no run is trained yet: the report says which are missing
+    ...     report = render_report(f"{folder}/study")
+    ...     report.name, "runs have not ended" in report.read_text(encoding="utf-8")
+    ('report.html', True)
+    """
+    return write_report(study if isinstance(study, StudyDirectory) else read_study(study)).path
 
 
 def is_current(directory: StudyDirectory) -> bool:
-    """Return whether the report there is what would be written now, by the times of all files that it depends on.
+    """Return whether the report on disk is up to date, by the times of all files that it depends on.
 
-    A report bears the time of the newest thing that it shows; when it was really written is its inode's affair.
+    The modification time of a report is that of the newest file that it shows. The change time of its inode says when
+    it was written, which must be after the last change of the program.
     """
     report = directory.path / "report.html"
     if not (report.exists() and (directory.path / "verdict.json").exists() and (directory.path / "figures").exists()):
@@ -53,11 +76,12 @@ def is_current(directory: StudyDirectory) -> bool:
 def write_report(directory: StudyDirectory) -> Written:
     """Write the report, its figures and verdict.json."""
     shown = directory.changed_at()
-    reading, album = read(directory), Album()
+    reading = read(directory)
+    album = Album(reading)
     page = make_page(reading, album)
     for drawing in album.drawings:
         drawing.write(directory.path / "figures")
-    write_atomically(directory.path / "verdict.json", json.dumps(reading.verdict.to_tree(), indent=2).encode())
+    write_atomically(directory.path / "verdict.json", json.dumps(reading.verdict.to_dict(), indent=2).encode())
     report = directory.path / "report.html"
     write_atomically(report, fill(page).encode())
     os.utime(report, ns=(shown, shown))
@@ -65,18 +89,12 @@ def write_report(directory: StudyDirectory) -> Written:
 
 
 def make_page(reading: Reading, album: Album) -> Page:
-    """Gather all that the page says; figures go into the album."""
-    study, path = reading.study, reading.directory.path
-    missing = sum(result.status in ("missing", "unfinished") for result in reading.results)
-    shown = [
-        *sections(reading, album),
-        closing.coordinate_check(reading),
-        *later_sections(reading, album),
-        closing.theory(reading),
-        closing.plan_section(reading),
-        closing.failures(reading),
-        closing.environment(reading),
-        closing.commands(reading),
+    """Gather the contents of the page; figures go into the album."""
+    study, path, results = reading.study, reading.directory.path, reading.table.results
+    missing = reading.verdict.missing
+    numbered = [*sections.run_sections(reading, album), appendix.coordinate_check(reading), appendix.theory(reading)]
+    others = [
+        each(reading) for each in (appendix.plan_section, appendix.failures, appendix.environment, appendix.commands)
     ]
     return Page(
         title=f"Transfer study: {study.name}",
@@ -85,140 +103,126 @@ def make_page(reading: Reading, album: Album) -> Page:
         verdict_sum=verdict_sum(reading),
         verdict_note=verdict_note(reading),
         verdicts=tuple(verdict_row(reading, each) for each in reading.verdict.axes),
-        missing=Missing(f"{missing} of {len(reading.results)} runs have not ended.", reading.command("sweep"))
-        if missing
-        else None,
-        sections=tuple(shown),
-        written_by=f"expertp {version('expertp')}, `expertp report {path}`",
+        missing=Missing(f"{missing} of {len(results)} runs have not ended.", commands.sweep(path)) if missing else None,
+        sections=(*sorted(numbered, key=lambda section: int(section.number)), *others),
+        written_by=f"Written by expertp {version('expertp')}, `{commands.report(path)}`",
     )
 
 
 def intro(reading: Reading) -> tuple[str, ...]:
-    """Say in two sentences what was studied and how large it was."""
+    """Return two sentences: what was studied, and at what scale."""
     study = reading.study
-    axes = ", ".join(f"{max(study.models(axis)):g}× in {axis}" for axis in study.axis_names)
+    axes = ", ".join(f"{reading.table.sizes(axis)[-1].scale:g}× in {axis_title(axis)}" for axis in reading.table.axes)
     named: tuple[tuple[HP, str], ...] = (("log2_lr", "learning rates"), ("log2_init_std", "init stds"))
-    grids = " and ".join(f"{len(study.grid(hp))} {name}" for hp, name in named if study.grid(hp))
-    beside = f", beside {' and '.join(study.contrasts)}" if study.contrasts else ""
+    grids = " and ".join(f"{len(grid(study, hp))} {name}" for hp, name in named if grid(study, hp))
+    compared = f" The study also trains {' and '.join(study.arms)} for comparison." if study.arms else ""
     tokens, largest = study.train.tokens, reading.largest.counts()
     ratio = tokens / largest.total
     return (
-        f"Hyperparameters of a base of {count(study.base.counts().total)} parameters are carried by the rule set "
-        f"{study.hps.rules} to models of up to {axes}; there {grids} are swept with {len(study.seeds)} seeds{beside}.",
-        f"The largest model has {count(largest.total)} parameters ({count(largest.active)} active), and a run sees "
-        f"{count(tokens)} tokens, {ratio:.2g} per parameter"
-        + (
-            ": at this scale a study shows how the machinery behaves, and little about the end of long training."
-            if tokens < 1e9 or ratio < 1
-            else "."
-        ),
+        f"The hyperparameters of a base model with {count(study.base.counts().total)} parameters are carried over by "
+        f"the rule set {study.hps.rules} to larger models, up to {axes}. At each size, {grids} are swept with "
+        f"{len(study.seeds)} seeds to see whether the base's optimum still holds.{compared}",
+        f"The largest model has {count(largest.total)} parameters ({count(largest.active)} active), and each run "
+        f"trains on {count(tokens)} tokens ({ratio:.2g} per parameter)."
+        + (" A study of this scale says little about long training." if tokens < 1e9 or ratio < 1 else ""),
     )
 
 
 def facts(reading: Reading) -> tuple[tuple[str, str], ...]:
-    """Return the numbers of the study at a glance."""
-    study, statuses = reading.study, Counter(result.status for result in reading.results)
+    """Return the main numbers of the study."""
+    study, verdict = reading.study, reading.verdict
+    finished = sum(result.status == "finished" for result in reading.table.results)
+    counts = {"finished": finished, "diverged": verdict.diverged, "failed": verdict.failed, "missing": verdict.missing}
     return (
-        ("runs", str(len(reading.results))),
-        ("finished", str(statuses["finished"])),
-        ("diverged", str(statuses["diverged"])),
-        ("failed", str(statuses["failed"])),
-        ("missing", str(statuses["missing"] + statuses["unfinished"])),
+        ("runs", str(len(reading.table.results))),
+        *((status, str(n)) for status, n in counts.items()),
         ("seeds", str(len(study.seeds))),
-        ("tokens a run", count(study.train.tokens)),
-        ("largest model", count(reading.largest.counts().total)),
+        ("tokens per run", count(study.train.tokens)),
+        ("parameters, largest model", count(reading.largest.counts().total)),
     )
 
 
 def verdict_sum(reading: Reading) -> str:
     """Count the verdicts."""
-    found = Counter(each.verdict or "not judged" for each in reading.verdict.axes)
+    found = Counter(each.conclusion or "not judged" for each in reading.verdict.axes)
     counted = [f"{found[name]} {name}" for name in ("PASS", "FAIL", "INCONCLUSIVE", "not judged") if found[name]]
-    return f"Of {sum(found.values())} grids along axes: {', '.join(counted) or 'none'}."
+    return f"{', '.join(counted) or 'None'}, of {sum(found.values())} combinations of axis and hyperparameter."
 
 
 def verdict_note(reading: Reading) -> str:
-    """Say what PASS means in this study."""
+    """Return what the verdicts of this study mean."""
     allowed = reading.study.verdict
     if allowed is None:
-        return "This study asks for no verdict (verdict: null); the numbers are given all the same."
+        return "This study asks for no verdict (verdict: null). The table gives the numbers only."
     return (
-        f"PASS: no optimum on the grid's edge, the 95% interval of the drift within ±{allowed.drift:g} octaves per "
-        f"doubling, and the excess loss's interval below the larger of {allowed.excess_nats:g} nats and "
-        f"{allowed.excess_sds:g} s.d. over seeds. FAIL: an interval wholly outside. Else INCONCLUSIVE. Drift: how the "
-        "optimum moves. Excess: zero-shot loss minus the best of that size, where its interval reaches highest."
+        "Drift is how far the optimum moves when the size doubles, in octaves (factors of two). Excess is the loss "
+        "at the base's optimum minus the lowest loss of that size, at the worst size. PASS: no optimum lies on the "
+        f"edge of its grid, the 95% interval of the drift is within ±{allowed.drift:g} octaves per doubling, and the "
+        f"95% interval of the excess is below the larger of {allowed.excess_nats:g} nats and {allowed.excess_sds:g} "
+        "standard deviations over seeds. FAIL: one of the two intervals lies entirely outside its limit. "
+        "INCONCLUSIVE: everything else."
     )
 
 
-def verdict_row(reading: Reading, verdict: AxisVerdict) -> VerdictRow:
-    """Return a verdict as the page shows it."""
-    curves = reading.table.curves(verdict.axis, reading.study.hps.rules, verdict.hp).values()
-    runs = sum(len(cell) for curve in curves for cell in curve.losses)
-    needs = [need.told(reading.directory.path) for need in verdict.needs[:1]]
+def verdict_row(reading: Reading, verdict: Verdict) -> VerdictRow:
+    """Return the row of a verdict in the table."""
+    judged = curves(reading.table, verdict.axis, reading.table.own, verdict.hp)
+    runs = sum(len(losses) for curve in judged for losses in curve.losses)
+    steps = [commands.next_step(each, verdict.hp, reading.directory.path) for each in verdict.remedies[:1]]
     return VerdictRow(
         axis=axis_title(verdict.axis),
         hp=HP_SHORT[verdict.hp],
-        verdict=verdict.verdict or "not judged",
+        verdict=verdict.conclusion or "not judged",
         reason=sentence(verdict.reason),
-        drift=interval(verdict.drift, verdict.drift_ci, 2),
-        excess=interval(verdict.excess, verdict.excess_ci, 3),
-        limit=f"{verdict.excess_limit:.3f}" if math.isfinite(verdict.excess_limit) else "–",
+        drift=interval(verdict.drift, "+.2f"),
+        excess=interval(verdict.excess, ".4f"),
+        limit=f"{verdict.excess_limit:.4f}",
         seeds=str(verdict.n_seeds),
-        diverged=f"{sum(sum(curve.n_diverged) for curve in curves)} of {runs}",
-        next_step=sentence(needs[0]) if needs else "",
+        diverged=f"{sum(sum(curve.n_diverged) for curve in judged)} of {runs}",
+        next_step=sentence(steps[0]) if steps else "",
     )
 
 
 def sentence(text: str) -> str:
-    """Begin with a capital letter, end with a stop, and write minus signs as such.
+    """Return a text with a capital letter, a full stop and typographic numbers.
 
     >>> sentence("moves by -0.1 octaves")
     'Moves by −0.1 octaves.'
     """
-    text = re.sub(r"\+?\binf\b", "∞", text)
-    text = re.sub(r"(?<![\w-])-(?=[\d.∞])", "\N{MINUS SIGN}", text)
+    text = _typographic(text)
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def interval(value: float, ends: tuple[float, float], digits: int) -> str:
-    """Write a number with its interval; a side that is open is infinite.
+def interval(estimate: Estimate, spec: str) -> str:
+    """Write an estimate with its interval, given the format of a number.
 
-    >>> interval(0.1, (-0.05, float("inf")), 2), interval(float("nan"), (0, 0), 2)
-    ('+0.10 [−0.05, ∞]', '–')
+    >>> interval(Estimate(0.1, -0.05, float("inf")), "+.2f")
+    '+0.10 [−0.05, ∞]'
     """
-    if math.isnan(value):
-        return "–"
-    low, high = (
-        "?" if math.isnan(end) else "∞" if end == math.inf else "−∞" if end == -math.inf else signed(end, digits)
-        for end in ends
-    )
-    return f"{signed(value, digits)} [{low}, {high}]"
+    return _typographic(f"{estimate:{spec}}") if estimate.is_known else "–"
+
+
+def _typographic(text: str) -> str:
+    """Return a text with typographic minus signs and infinities, and without negative zeros."""
+    text = re.sub(r"\+?\binf\b", "∞", text)
+    text = re.sub(r"(?<![\w-])-(?=0\.0+(?!\d))", "+", text)
+    return re.sub(r"(?<![\w-])-(?=[\d.∞])", "\N{MINUS SIGN}", text)
 
 
 def fill(page: Page) -> str:
-    """Put a page into the template; all text is escaped, figures are not."""
+    """Return the HTML of a page; text is escaped, figures are not."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    loader = PackageLoader("expertp.report", ".")
     environment = Environment(
-        loader=PackageLoader("expertp.report", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    environment.filters["safe_svg"] = _safe
     environment.filters["code"] = code
     return environment.get_template("template.html").render(page=page)
 
 
-def _safe(svg: str) -> str:
-    from markupsafe import Markup
-
-    return Markup(svg)
-
-
 def code(text: str) -> str:
-    """Return text with `what stands in backquotes` as code, escaped.
+    """Return escaped HTML in which text in `backquotes` is code.
 
     >>> code("run `a<b` now")
     Markup('run <code>a&lt;b</code> now')

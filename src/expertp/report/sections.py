@@ -1,162 +1,229 @@
-"""The sections of a report that show runs: a question each, and a figure that answers it, or what is missing."""
+"""Sections of a report that show runs: a question and a figure that answers it, or a box that says what is missing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
-from expertp.figures import balance, bigger, collapse, contrast, curves, drift, excess, expert_shape, scaling
+from expertp.figures import arms, balance, bigger, collapse, curves, drift, excess, expert_shape, scaling
+from expertp.figures.arms import ArmsData, Gap
 from expertp.figures.collapse import CollapseData
-from expertp.figures.contrast import ContrastData, Gap
-from expertp.figures.labels import Cell, axis_title, signed
-from expertp.figures.save import Drawing, render
+from expertp.figures.labels import LossSummary, axis_title, signed
+from expertp.figures.save import Drawable, Drawing, render
+from expertp.figures.style import Figure
+from expertp.report import commands
+from expertp.report.elements import Item, Missing, Note, Picture, Section, Table
 from expertp.report.reading import Reading
-from expertp.report.views import Item, Missing, Note, Picture, Section, Table
-from expertp.study import HPS
-from expertp.study_store import ENDED
+from expertp.study.cells import Arm
+from expertp.study.table import ENDED
+
+_Data = TypeVar("_Data", bound=Drawable)
+# How to read loss curves over a hyperparameter.
+CURVES = (
+    "Line: median over seeds. Band: minimum to maximum. Star: fitted optimum of a size. Dotted vertical line: "
+    "optimum of the base. Marks above the horizontal line: “2/3” means that 2 of 3 runs diverged at this value, "
+    "which then has no median; a triangle means that the loss is above the range shown."
+)
+
+
+class Text(NamedTuple):
+    """Texts of a section with one figure; `lead` may have fields to fill in."""
+
+    number: str
+    question: str
+    lead: str
+    title: str
+    caption: str
+    missing: str
+
+
+# By anchor, which is also the name of the figure.
+TEXTS = {
+    "curves": Text(
+        "1",
+        "Where is the optimum at each size?",
+        "Rule set {rules}. The hyperparameters transfer along an axis if the stars of all sizes lie on the dotted "
+        "line, the base's optimum.",
+        "Loss over learning rate and init std at every size",
+        f"Final validation loss over one hyperparameter, one curve per size. {CURVES}",
+        "No run of a sweep has ended yet.",
+    ),
+    "drift": Text(
+        "3",
+        "How far does the optimum drift?",
+        "Optima come from a polynomial fit around the minimum of each curve of section 1; intervals come from a "
+        "bootstrap over seeds.",
+        "Shift of the optimum from the base's, in octaves",
+        "Optimum of each size minus the base's in octaves (factors of two), with its 95% interval. Grey band: half a "
+        "step of the learning-rate grid. Dotted lines: largest drift that the study allows. Arrow: the optimum lies "
+        "on the edge of the grid and is only a bound.",
+        "The optimum of the base or of all other sizes is unknown.",
+    ),
+    "excess": Text(
+        "4",
+        "What does zero-shot cost?",
+        "The excess loss is what tuning again at the larger size would gain.",
+        "Zero-shot excess loss beside seed noise and the gain from scale",
+        "Top: excess loss of each size, which is the loss at the base's optimum minus the fitted minimum of that "
+        "size, with its 95% interval. Grey band: one standard deviation over seeds. Dotted line: largest excess "
+        "that the study allows. Bottom: the same excess beside the gain from scale (bars), which is the base's "
+        "loss minus the zero-shot loss of that size.",
+        "No excess is known: it needs the optimum of the base and the sweep of another size.",
+    ),
+    "bigger": Text(
+        "6",
+        "Is bigger better?",
+        "After the common early phase, a larger model should always have a lower loss than a smaller one.{result}",
+        "Training loss of each size minus that of the next smaller one",
+        "Training loss of each size minus that of the next smaller one; below zero the larger model is better. "
+        "The number after each pair in the legend counts crossings after the dotted line, the step at which the "
+        "base has completed half of its loss decrease. Crosses mark them.",
+        "No two neighbouring sizes have finished their zero-shot runs.",
+    ),
+    "balance": Text(
+        "7",
+        "Are all experts at work?",
+        "The load of an expert is the fraction of tokens routed to it. With perfect balance it is κ = {kappa} for "
+        "every expert of the base.",
+        "Largest deviation of an expert's load, and dead experts, during training",
+        "Top: largest |Load − κ| over all experts and layers, mean over seeds. 0 is perfect balance; 1 − κ, the "
+        "upper end, is one expert that gets every token. Bottom: share of experts without a token in a step.",
+        "No zero-shot run has ended yet.",
+    ),
+    "scaling": Text(
+        "9",
+        "How does loss fall with size?",
+        "Zero-shot loss over all parameters, over the parameters that are active per token, and over parameters "
+        "without embeddings.",
+        "Zero-shot loss over the number of parameters, with a power law per axis",
+        "Final validation loss, mean over seeds, over the number of parameters. Line: L = A · "
+        "parameters^−exponent, fitted per axis. With few sizes, R² says how straight the line is, not whether it "
+        "extends to larger sizes.",
+        "No axis has three sizes at which the zero-shot runs of every seed have finished.",
+    ),
+    "expert-shape": Text(
+        "10",
+        "More experts or larger experts?",
+        "Zero-shot loss at equal numbers of expert parameters.",
+        "Loss with more experts beside loss with larger experts",
+        "Final validation loss over the scale of the experts, median and range over seeds. At the same scale, both "
+        "models have the same number of expert parameters, in total and per token.",
+        "The axes `experts` and `alpha` need finished zero-shot runs at a common scale.",
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Album:
-    """Draws figures and keeps them, for the files beside the page."""
+    """Draws the figures of a study and collects them, to be written beside the page."""
 
+    reading: Reading
     drawings: list[Drawing] = field(default_factory=list)
 
-    def picture(self, name: str, module: ModuleType, data: Any, title: str, caption: str, counts: str) -> Picture:
-        """Draw what `module.draw` makes of `data`."""
-        drawing = render(name, module.draw, data)
+    def picture(
+        self, name: str, draw: Callable[[Figure, _Data], None], data: _Data, title: str, caption: str, counts: str
+    ) -> Picture:
+        """Draw a figure with the `draw` of its module."""
+        drawing = render(name, draw, data)
         self.drawings.append(drawing)
-        described = f"{caption} {counts}."
-        return Picture(drawing.name, drawing.inline(title, described), caption, counts, drawing.csv)
+        inline = drawing.inline(title, f"{caption} {counts}.")
+        return Picture(drawing.name, inline, caption, counts, drawing.csv)
+
+    def missing(self, text: str) -> Missing:
+        """Return a box that says what is missing, with the command that trains it."""
+        if all(result.status in ENDED for result in self.reading.table.results):
+            text += " All runs of this study have ended: add sizes, values or arms to the study file."
+        return Missing(text, commands.sweep(self.reading.directory.path))
+
+    def section(
+        self,
+        anchor: str,
+        draw: Callable[[Figure, _Data], None],
+        data: _Data,
+        is_known: object,
+        counts: str,
+        **facts: str,
+    ) -> Section:
+        """Return a section with one figure, drawn if `is_known`; `facts` are the fields of its lead."""
+        text = TEXTS[anchor]
+        item: Item = self.missing(text.missing)
+        if is_known:
+            item = self.picture(anchor, draw, data, text.title, text.caption, counts)
+        return Section(anchor, text.question, text.lead.format(**facts), (item,), text.number)
 
 
-Maker = Callable[[Reading, Album], Section]
-
-
-def sections(reading: Reading, album: Album) -> list[Section]:
-    """Return all sections that show runs, in the order of the page."""
-    makers: Sequence[Maker] = (
-        _curves,
-        _contrasts,
-        _drift,
-        _excess,
-        _collapse,
-        _bigger,
-        _balance,
-    )
-    return [make(reading, album) for make in makers]
-
-
-def later_sections(reading: Reading, album: Album) -> list[Section]:
-    """Return the sections after the coordinate check."""
-    return [_scaling(reading, album), _expert_shape(reading, album)]
-
-
-def _missing(reading: Reading, text: str) -> Missing:
-    if all(result.status in ENDED for result in reading.results):
-        text += " All runs of this study have ended: its file must ask for more sizes, values or rules."
-    return Missing(text, reading.command("sweep"))
-
-
-def _curves(reading: Reading, album: Album) -> Section:
-    study = reading.study
-    shown = curves.data(reading.table, reading.optima)
-    item: Item = _missing(reading, "No run over a grid has ended yet.")
-    if shown.has_losses:
-        item = album.picture(
-            "curves",
-            curves,
-            shown,
-            "Loss over learning rate and init std at every size",
-            "Line: median over seeds, band: least to most. Star: fitted optimum of that size; dotted line: the base's "
-            "optimum. “2/3” on the frame: so many of the runs diverged there, and the cell has no median. Triangle on "
-            "the frame: the loss lies above.",
-            _curve_counts(reading),
-        )
-    return Section(
-        "curves",
-        "Where is the optimum at each size?",
-        f"Rules {study.hps.rules}. Transfer shows as stars on one vertical line: the base's.",
-        (item,),
-        "1",
-    )
-
-
-def _curve_counts(reading: Reading, rules: str | None = None) -> str:
-    study, rules = reading.study, rules or reading.study.hps.rules
-    runs = [
-        run
-        for axis in study.axis_names
-        for scale, model in study.models(axis).items()
-        for hp in HPS
-        if reading.table.curve(axis, scale, rules, hp)
-        for cell in study.curve(axis, model, rules, hp)
-        for run in cell
+def run_sections(reading: Reading, album: Album) -> list[Section]:
+    """Return all sections that show runs."""
+    study, table, verdicts = reading.study, reading.table, reading.verdict.axes
+    swept, zero_shot = reading.curve_counts(), reading.zero_shot_counts(table.own)
+    of_curves, of_drift = curves.data(table, verdicts), drift.data(study, verdicts)
+    of_excess, of_scaling = excess.data(table, verdicts), scaling.data(table)
+    of_balance, of_shape = balance.data(table), expert_shape.data(table)
+    compared, result = bigger.data(table, collapse.data(table, table.own)), ""
+    if compared.pairs:
+        better = sum(pair.crossing.larger_ends_lower for pair in compared.pairs)
+        result = f" This is so at the end of training for {better} of {len(compared.pairs)} pairs; "
+        result += f"crossings: {compared.count}."
+    kappa = str(study.base.kappa)
+    loads = album.section("balance", balance.draw, of_balance, of_balance.lines, zero_shot, kappa=kappa)
+    if study.base.ffn == "dense":
+        loads = replace(loads, items=(Note("The models of this study are dense; they have no experts."),))
+    return [
+        album.section("curves", curves.draw, of_curves, of_curves.has_losses, swept, rules=study.hps.rules),
+        arms_section(reading, album),
+        album.section("drift", drift.draw, of_drift, of_drift.has_shifts, swept),
+        album.section("excess", excess.draw, of_excess, of_excess.points, swept),
+        collapse_section(reading, album),
+        album.section("bigger", bigger.draw, compared, compared.pairs, zero_shot, result=result),
+        loads,
+        album.section("scaling", scaling.draw, of_scaling, of_scaling.fits, zero_shot),
+        album.section("expert-shape", expert_shape.draw, of_shape, of_shape.is_comparable, zero_shot),
     ]
-    return reading.seeds_and_counts(runs, "point")
 
 
-def _contrasts(reading: Reading, album: Album) -> Section:
-    study = reading.study
-    items: list[Item] = []
-    for rules in study.contrasts:
-        items += _contrast(reading, album, rules)
+def arms_section(reading: Reading, album: Album) -> Section:
+    """Section 2: other arms beside the study's own."""
+    _own, *others = reading.table.arms
+    items = [item for arm in others for item in _arm(reading, album, arm)]
     if not items:
-        items = [
-            Missing(
-                "The study has no contrast; add `contrasts: {sp: {axes: [width]}}` to its file.",
-                reading.command("sweep"),
-            )
-        ]
-    return Section(
-        "contrasts",
-        "What do other rules do?",
-        "Compared in two ways: with the base's values copied (zero-shot), and with lr and init swept at that very size "
-        "(re-tuned). Gaps are signed: positive where the transferred model has the lower loss. Re-tuned takes the best "
-        "of a grid, and what is best by chance flatters it a little.",
-        tuple(items),
-        "2",
+        text = "The study compares no other arm; add `arms: {sp: {axes: [width]}}` to the study file."
+        items = [Missing(text, commands.sweep(reading.directory.path))]
+    lead = (
+        "Other rule sets or hyperparameters are compared in two ways: zero-shot (the values tuned at the base, carried "
+        "over) and re-tuned (learning rate and init std swept again at that size). Re-tuned is the best point of a "
+        "sweep, which favours it slightly."
     )
+    return Section("arms", "What do other rules do?", lead, tuple(items), "2")
 
 
-def _contrast(reading: Reading, album: Album, rules: str) -> list[Item]:
-    ours = reading.study.hps.rules
-    items: list[Item] = []
-    swept = curves.contrast_data(reading.table, rules, reading.optima)
+def _arm(reading: Reading, album: Album, arm: Arm) -> list[Item]:
+    own, items = reading.table.own.name, list[Item]()
+    swept = curves.arm_data(reading.table, arm, reading.verdict.axes)
     if swept and swept.has_losses:
-        items.append(
-            album.picture(
-                f"curves-{rules}",
-                curves,
-                swept,
-                f"Loss curves of {ours} and {rules} on shared axes",
-                f"Left {ours}, right {rules}, on shared axes. Dashed: the best loss of {rules} at any size and value; "
-                "dotted: each rule set's own base optimum.",
-                f"{rules}: {_curve_counts(reading, rules)}",
-            )
+        title = f"Loss curves of {own} and {arm.name} on shared axes"
+        caption = (
+            f"Final validation loss of {own} (left) and {arm.name} (right) over one hyperparameter. {CURVES} "
+            f"Dashed horizontal line: lowest loss of {arm.name} at any size and value."
         )
-    compared = contrast.data(reading.table, rules)
+        counts = f"{arm.name}: {reading.curve_counts(arm)}"
+        items.append(album.picture(f"curves-{arm.name}", curves.draw, swept, title, caption, counts))
+    compared = arms.data(reading.table, arm)
     if not compared.has_losses:
-        return [*items, _missing(reading, f"No loss of both {ours} and {rules} yet.")]
-    items.append(
-        album.picture(
-            f"contrast-{rules}",
-            contrast,
-            compared,
-            f"{ours} beside {rules}, zero-shot and re-tuned, with signed gaps",
-            "Above: losses, median with least to most over seeds. Below: loss of "
-            f"{rules} minus {ours}, mean with least to most over seeds that both have.",
-            f"{ours} {reading.zero_shot_counts(ours)}; {rules} zero-shot {reading.zero_shot_counts(rules)}",
-        )
+        return [*items, album.missing(f"No size has losses of both {own} and {arm.name} yet.")]
+    title = f"{own} beside {arm.name}, zero-shot and re-tuned, with signed gaps"
+    caption = (
+        "Top: final validation loss over scale, median and range over seeds. Bottom: gap, the loss of "
+        f"{arm.name} minus that of {own}, paired by seed, mean and range."
     )
-    items.append(_gap_table(compared))
-    return items
+    ours, theirs = (reading.zero_shot_counts(each) for each in (reading.table.own, arm))
+    counts = f"{own}: {ours}; {arm.name} zero-shot: {theirs}"
+    return [*items, album.picture(f"arm-{arm.name}", arms.draw, compared, title, caption, counts), _gap_table(compared)]
 
 
-def _gap_table(compared: ContrastData) -> Table:
+def _gap_table(compared: ArmsData) -> Table:
+    own, other = compared.own.name, compared.other.name
     rows = [
         (
             axis_title(each.axis),
@@ -170,176 +237,47 @@ def _gap_table(compared: ContrastData) -> Table:
         for each in compared.sizes
     ]
     return Table(
-        f"Loss of {compared.rules} minus {compared.ours}, in nats; positive: {compared.ours} is lower. Brackets: least "
-        "and most over seeds.",
-        ("axis", "size", compared.ours, f"{compared.rules} copied", "gap", f"{compared.rules} re-tuned", "gap"),
+        f"Median losses, and gaps (loss of {other} minus {own}) in nats with their range over seeds. Positive: {own} "
+        "has the lower loss.",
+        ("axis", "size", own, f"{other} zero-shot", "gap", f"{other} re-tuned", "gap"),
         tuple(rows),
         numeric=5,
     )
 
 
-def _loss(found: Cell) -> str:
+def _loss(found: LossSummary) -> str:
     if found.diverged:
         return f"{found.of} diverged"
-    return "–" if found.median is None else f"{found.median:.4f} (n {found.n})"
+    return "–" if found.median is None else f"{found.median:.4f} (n = {found.n})"
 
 
 def _gap(gap: Gap | None) -> str:
-    return "–" if gap is None else signed(gap.mean, 4) + f" [{signed(gap.low, 4)}, {signed(gap.high, 4)}]"
+    return "–" if gap is None else f"{signed(gap.mean, 4)} [{signed(gap.low, 4)}, {signed(gap.high, 4)}]"
 
 
-def _drift(reading: Reading, album: Album) -> Section:
-    shown = drift.data(reading.study, reading.verdict.axes)
-    item: Item = _missing(reading, "The optimum is known at fewer than two sizes, or not at the base.")
-    if shown.has_shifts:
-        item = album.picture(
-            "drift",
-            drift,
-            shown,
-            "Shift of the optimum against the base, in octaves",
-            "Optimum of each size minus the base's, with its 95% interval. Grey band: half a step of the grid. Dotted: "
-            "what the study allows. Arrow: the optimum lies on the grid's edge, and is a bound.",
-            _curve_counts(reading),
-        )
-    return Section(
-        "drift",
-        "How far does the optimum drift?",
-        "From a log-quadratic fit round each minimum, its noise pooled over cells.",
-        (item,),
-        "3",
-    )
-
-
-def _excess(reading: Reading, album: Album) -> Section:
-    shown = excess.data(reading.table, reading.verdict.axes)
-    item: Item = _missing(reading, "No size beside the base has both its grid and its zero-shot run.")
-    if shown.points:
-        item = album.picture(
-            "excess",
-            excess,
-            shown,
-            "Zero-shot excess loss against seed noise and against the gain from scale",
-            "Above: loss at the base's optimum minus the fitted best of that size. Below: the same beside what the "
-            "size gains over the base.",
-            _curve_counts(reading),
-        )
-    return Section(
-        "excess", "What does zero-shot cost?", "Loss that tuning at the large size would win back.", (item,), "4"
-    )
-
-
-def _collapse(reading: Reading, album: Album) -> Section:
-    study = reading.study
+def collapse_section(reading: Reading, album: Album) -> Section:
+    """Section 5: training curves of all sizes."""
     items: list[Item] = []
-    for rules in (study.hps.rules, *study.contrasts):
-        shown = collapse.data(study, rules, reading.records)
-        if not shown.has_curves:
-            items.append(_missing(reading, f"{rules}: the base and another size have not both ended a zero-shot run."))
-            continue
-        name = "collapse" if rules == study.hps.rules else f"collapse-{rules}"
-        items.append(
-            album.picture(
-                name,
-                collapse,
-                shown,
-                f"Training curves of all sizes under {rules}, and their difference to the base",
-                f"{rules}, zero-shot. Above: smoothed training loss. Below: relative difference to the base, seed by "
-                f"seed; {collapse.MARKS}; {_largest_difference(shown)}.",
-                reading.zero_shot_counts(rules),
+    for arm in reading.table.arms:
+        shown = collapse.data(reading.table, arm)
+        if not shown.collapses:
+            items.append(
+                album.missing(f"{arm.name}: the zero-shot runs of the base and of another size have not ended.")
             )
+            continue
+        name = "collapse" if arm == reading.table.own else f"collapse-{arm.name}"
+        title = f"Training curves of all sizes under {arm.name}, and their difference from the base"
+        caption = (
+            f"Zero-shot runs of {arm.name}. Top: smoothed training loss. Bottom: relative difference from the "
+            f"base, paired by seed; {collapse.MARKS}; {_largest_difference(shown)}."
         )
-    return Section(
-        "collapse",
-        "Do training curves collapse?",
-        "Right rules make early training the same at every size; later the larger model is lower.",
-        tuple(items),
-        "5",
-    )
+        items.append(album.picture(name, collapse.draw, shown, title, caption, reading.zero_shot_counts(arm)))
+    lead = "Under correct rules, all sizes follow one training curve early on; later, larger models reach a lower loss."
+    return Section("collapse", "Do training curves collapse?", lead, tuple(items), "5")
 
 
 def _largest_difference(shown: CollapseData) -> str:
-    worst = max(each.collapse.max_deviation_until_half for each in shown.axes if each.collapse)
+    worst = max(each.max_deviation_until_half for each in shown.collapses.values())
     if not math.isfinite(worst):
-        return "before that a run has diverged"
-    return f"up to there the largest difference is {100 * worst:.2g}%"
-
-
-def _bigger(reading: Reading, album: Album) -> Section:
-    study = reading.study
-    shown = bigger.data(study, collapse.data(study, study.hps.rules, reading.records), reading.records)
-    item: Item = _missing(reading, "No two neighbouring sizes have ended their zero-shot runs.")
-    lead = "After the collapse a larger model should never be above a smaller one."
-    if shown.pairs:
-        item = album.picture(
-            "bigger",
-            bigger,
-            shown,
-            "Loss of each size minus the next smaller one",
-            "Below zero the larger model is better. Beside each pair: crossings after the dotted line, where the base "
-            "has made half of its way; a cross marks each.",
-            reading.zero_shot_counts(study.hps.rules),
-        )
-        better = sum(pair.crossing.larger_ends_lower for pair in shown.pairs)
-        lead += f" {better} of {len(shown.pairs)} pairs end that way, with {shown.count} crossings."
-    return Section("bigger", "Is bigger better?", lead, (item,), "6")
-
-
-def _balance(reading: Reading, album: Album) -> Section:
-    shown = balance.data(reading.study, reading.records)
-    item: Item = _missing(reading, "No zero-shot run has ended yet.")
-    if reading.study.base.ffn == "dense":
-        item = Note("The models of this study are dense; they have no experts to balance.")
-    elif shown.lines:
-        item = album.picture(
-            "balance",
-            balance,
-            shown,
-            "Largest deviation of an expert's load, and dead experts, over training",
-            "Above: the largest |Load − κ| of any expert of any layer, mean over seeds, on all of its range: 0 is "
-            "even, 1 − κ is one expert that takes every token. Below: share of experts without a token in a step.",
-            reading.zero_shot_counts(reading.study.hps.rules),
-        )
-    lead = f"Load is the share of tokens that an expert gets; κ = {reading.study.base.kappa} is even."
-    return Section("balance", "Are all experts at work?", lead, (item,), "7")
-
-
-def _scaling(reading: Reading, album: Album) -> Section:
-    shown = scaling.data(reading.table)
-    item: Item = _missing(reading, "No axis has three sizes of which every seed has finished its zero-shot run.")
-    if shown.fits:
-        item = album.picture(
-            "scaling",
-            scaling,
-            shown,
-            "Zero-shot loss over parameters, with a power law per axis",
-            "Mean over seeds. Line: L = A · parameters^−exponent, fitted per axis. With few sizes R² says how straight "
-            "the line is, not that it goes on.",
-            reading.zero_shot_counts(reading.study.hps.rules),
-        )
-    return Section(
-        "scaling",
-        "How does loss fall with size?",
-        "All parameters, those a token meets, and without tables.",
-        (item,),
-        "9",
-    )
-
-
-def _expert_shape(reading: Reading, album: Album) -> Section:
-    shown = expert_shape.data(reading.table)
-    item: Item = _missing(
-        reading, "The study needs a common scale on the axes `experts` and `alpha`, with its zero-shot runs."
-    )
-    if shown.is_comparable:
-        item = album.picture(
-            "expert-shape",
-            expert_shape,
-            shown,
-            "Loss with more experts beside loss with larger experts",
-            "Median with least to most over seeds. At one scale both models have as many expert parameters, in all and "
-            "per token.",
-            reading.zero_shot_counts(reading.study.hps.rules),
-        )
-    return Section(
-        "expert-shape", "More experts or larger experts?", "Zero-shot, at matched expert parameters.", (item,), "10"
-    )
+        return "a run diverged before that step"
+    return f"up to that step the largest difference is {100 * worst:.2g}%"

@@ -1,5 +1,12 @@
-"""The dynamical mean-field theory of a deep residual MoE: solved in two ways, and checked against finite networks.
+"""Dynamical mean-field theory of a deep residual MoE: two solvers of the limit, and finite networks to compare with.
 
-`Problem` says what is learnt and how; `reduced`, `kernel` and `finite` each turn it into a `Trajectory`. docs/theory.md
-has the equations and where each of them is.
+`solve` (in `compare`, with the forms `reduced` and `kernel`) and `simulate` (in `finite`) turn a `Problem` into a
+`Trajectory`. docs/theory.md lists the equations and where to find them in the code.
 """
+
+from expertp.theory.compare import solve
+from expertp.theory.finite import Size, simulate
+from expertp.theory.problem import Problem
+from expertp.theory.trajectory import Trajectory
+
+__all__ = ["Problem", "Size", "Trajectory", "simulate", "solve"]

@@ -1,30 +1,33 @@
-"""Finite networks trained by full-batch gradient descent: updates written by hand, many seeds at once; and by autograd.
+"""Finite networks trained by full-batch gradient descent, many seeds at once: updates by hand, and by autograd.
 
     h^0     = D^{-1/2} W0 x                        h_k^l = N^{-1/2} W1_k h^l            p_k^l = N^{-1} r_k . h^l
     h^{l+1} = h^l + sqrt(N)/(L Ne E) sum_k sigma_k W2_k phi(h_k^l)                      f = w . h^L / (gamma0 N)
 
-Shapes: S seed, L layer, E expert, M neuron of an expert, N neuron of the stream, D input, P datum, T step.
-"""
+    g^L = w;   z_k = N^{-1/2} W2_k^T g^{l+1};   g_k = phi'(h_k) z_k;   A_k = z_k . phi(h_k) / Ne
+    g^l = g^{l+1} + sqrt(N)/(L Ne E) sum_k sigma_k W1_k^T g_k + (L E)^{-1} sum_k sigma'_k A_k r_k
 
-from __future__ import annotations
+    theta -= eta * multiplier * gradient;   W0, w: gamma0^2 N;   W1, W2: gamma0^2 L Ne E;   r: gamma0^2 N L E
+
+Shapes: S seed, L layer, E expert, M neuron of an expert (n_hid of them, Ne in formulas), N neuron of the stream,
+D input, P datum, T step.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
+from jaxtyping import Float
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 
 from expertp.errors import InputError
-from expertp.theory.gates import Gates, balance, load_of, open_gates, whole_share
+from expertp.theory.gates import Gates, balance, open_gates, require_whole
 from expertp.theory.problem import Data, Problem, make_data
-from expertp.theory.progress import Tick, silent
-from expertp.theory.sampling import middles
-from expertp.theory.trajectory import Trajectory, require_finite
+from expertp.theory.sampling import midpoints
+from expertp.theory.trajectory import Snapshot, Tick, Trajectory, record, silent
 
 Frame = Literal["gaussian", "orthonormal"]
 Biases = Literal["drawn", "stratified"]
@@ -32,10 +35,10 @@ Biases = Literal["drawn", "stratified"]
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Size:
-    """How large a network is: width of the stream, experts in a layer, neurons in an expert.
+    """Size of a network: stream width N, experts per layer E, neurons per expert n_hid.
 
     >>> str(Size(64, 32, 16))
-    'N 64, E 32, Ne 16'
+    'N 64, E 32, n_hid 16'
     """
 
     N: Annotated[int, Field(ge=1)]
@@ -43,10 +46,10 @@ class Size:
     n_hid: Annotated[int, Field(ge=1)]
 
     def __str__(self) -> str:
-        return f"N {self.N}, E {self.E}, Ne {self.n_hid}"
+        return f"N {self.N}, E {self.E}, n_hid {self.n_hid}"
 
     def parameters(self, problem: Problem) -> int:
-        """Return how many weights it has."""
+        """Return the number of weights."""
         N, E, M = self.N, self.E, self.n_hid
         return N * (problem.D + 1) + problem.L * E * (2 * N * M + N)
 
@@ -57,17 +60,17 @@ class Size:
 
 @dataclass(eq=False)
 class Weights:
-    """The weights of S networks; those of all experts of a layer lie side by side."""
+    """The weights of S networks."""
 
-    W0_SND: Tensor
-    w_SN: Tensor
-    W1_SLEMN: Tensor
-    W2_SLNEM: Tensor
-    r_SLEN: Tensor
-    b_SLE: Tensor
+    W0_SND: Float[Tensor, "S N D"]
+    w_SN: Float[Tensor, "S N"]
+    W1_SLEMN: Float[Tensor, "S L E M N"]
+    W2_SLNEM: Float[Tensor, "S L N E M"]
+    r_SLEN: Float[Tensor, "S L E N"]
+    b_SLE: Float[Tensor, "S L E"]
 
     def trained(self, problem: Problem) -> dict[str, Tensor]:
-        """Return what gradient descent moves, by name."""
+        """Return the weights that gradient descent trains, by name."""
         names = [field.name for field in fields(self) if field.name != "b_SLE"]
         return {name: getattr(self, name) for name in names if problem.train_embed or name != "W0_SND"}
 
@@ -80,19 +83,19 @@ def draw_weights(
     biases: Biases = "drawn",
     dtype: torch.dtype = torch.float64,
 ) -> Weights:
-    """Return weights at the start, each seed's own.
+    """Return the initial weights of one network per seed.
 
     Args:
-        problem: its dimension, depth and law of biases.
-        size: of the networks.
-        seeds: one network each.
-        frame: orthonormal: columns of W0 and w as far as they act on the data are made orthogonal, with length sqrt(N);
-            the kernels at the start are then those of the limit.
-        biases: stratified: quantiles of their law, in random order.
-        dtype: of all weights.
+        problem: supplies D, L and the distribution of the biases.
+        size: size of the networks.
+        seeds: one network per seed.
+        frame: gaussian: iid weights; orthonormal: the D columns of W0 and w are orthogonal with length sqrt(N), so
+            that the initial stream kernels equal those of the limit.
+        biases: drawn: iid; stratified: quantiles of the distribution in random order.
+        dtype: dtype of all weights.
     """
     if frame == "orthonormal" and size.N < problem.D + 1:
-        raise InputError(f"an orthonormal frame of D + 1 = {problem.D + 1} directions needs N >= that, not {size.N}")
+        raise InputError(f"frame=orthonormal needs N >= D + 1 = {problem.D + 1}, not {size.N}; use a larger N")
     drawn = [_draw_one(problem, size, torch.Generator().manual_seed(seed), frame, biases) for seed in seeds]
     return Weights(*(torch.stack(each).to(dtype) for each in zip(*drawn, strict=True)))
 
@@ -106,39 +109,39 @@ def _draw_one(problem: Problem, size: Size, rng: torch.Generator, frame: str, bi
     if frame == "orthonormal":
         stream = torch.linalg.qr(stream).Q * math.sqrt(N)
     if biases == "stratified":
-        share = middles(E)[torch.stack([torch.randperm(E, generator=rng) for _ in range(L)])]
+        probability = midpoints(E)[torch.stack([torch.randperm(E, generator=rng) for _ in range(L)])]
     else:
-        share = torch.rand(L, E, generator=rng, dtype=torch.float64)
+        probability = torch.rand(L, E, generator=rng, dtype=torch.float64)
     router = problem.router_init_eps * math.sqrt(N) * normal(L, E, N)
-    return stream[:, :D], stream[:, D], normal(L, E, M, N), normal(L, N, E, M), router, problem.bias_at(share)
+    return stream[:, :D], stream[:, D], normal(L, E, M, N), normal(L, N, E, M), router, problem.bias_at(probability)
 
 
 @dataclass(eq=False)
 class Layer:
     """The fields of one MoE layer at one step."""
 
-    h_k_SEMP: Tensor
-    phi_SEMP: Tensor
-    p_SEP: Tensor
+    h_k_SEMP: Float[Tensor, "S E M P"]
+    phi_SEMP: Float[Tensor, "S E M P"]
+    p_SEP: Float[Tensor, "S E P"]
     gate: Gates
-    z_SEMP: Tensor
-    g_k_SEMP: Tensor
-    A_SEP: Tensor
+    z_SEMP: Float[Tensor, "S E M P"]
+    g_k_SEMP: Float[Tensor, "S E M P"]
+    A_SEP: Float[Tensor, "S E P"]
 
 
 @dataclass(eq=False)
 class Fields:
-    """All fields of S networks at one step: the stream forward and backward, L + 1 each, and the layers between."""
+    """The fields of S networks at one step: h^0..h^L, g^0..g^L, the L layers, f and Delta."""
 
-    h_SNP: list[Tensor]
-    g_SNP: list[Tensor]
+    h_SNP: list[Float[Tensor, "S N P"]]
+    g_SNP: list[Float[Tensor, "S N P"]]
     layers: list[Layer]
-    f_SP: Tensor
-    delta_SP: Tensor
+    f_SP: Float[Tensor, "S P"]
+    delta_SP: Float[Tensor, "S P"]
 
 
-def passes(problem: Problem, weights: Weights, X_PD: Tensor, y_P: Tensor) -> Fields:
-    """Return the fields of a forward and a backward pass."""
+def passes(problem: Problem, weights: Weights, X_PD: Float[Tensor, "P D"], y_P: Float[Tensor, "P"]) -> Fields:
+    """Return the fields of one forward and backward pass."""
     phi, L, E, M, N, S = problem.activation, problem.L, *weights.W1_SLEMN.shape[2:], len(weights.w_SN)
     h = [weights.W0_SND @ X_PD.T / math.sqrt(problem.D)]
     before = []
@@ -151,7 +154,7 @@ def passes(problem: Problem, weights: Weights, X_PD: Tensor, y_P: Tensor) -> Fie
         before.append((h_k, phi_k, p, gate))
     f = torch.einsum("sn,snp->sp", weights.w_SN, h[L]) / (problem.gamma0 * N)
 
-    g = [weights.w_SN.unsqueeze(-1).expand_as(h[L]).clone()]  # a step changes w in place
+    g = [weights.w_SN.unsqueeze(-1).expand_as(h[L]).clone()]  # descend changes w in place
     layers: list[Layer] = []
     for l in reversed(range(L)):
         h_k, phi_k, p, gate = before[l]
@@ -165,8 +168,8 @@ def passes(problem: Problem, weights: Weights, X_PD: Tensor, y_P: Tensor) -> Fie
     return Fields(h, g, layers, f, y_P - f)
 
 
-def descend(problem: Problem, weights: Weights, at: Fields, X_PD: Tensor) -> None:
-    """Take one step of gradient descent, with the multipliers that give the limit; and the biases' own step."""
+def descend(problem: Problem, weights: Weights, at: Fields, X_PD: Float[Tensor, "P D"]) -> None:
+    """Take one step of gradient descent by hand-written gradients, and one step of the bias updates, in place."""
     c, delta, N = problem.c, at.delta_SP, weights.w_SN.shape[-1]
     for l, layer in enumerate(at.layers):
         S, E, M, _ = layer.h_k_SEMP.shape
@@ -181,17 +184,11 @@ def descend(problem: Problem, weights: Weights, at: Fields, X_PD: Tensor) -> Non
         weights.W0_SND += c / math.sqrt(problem.D) * (delta.unsqueeze(1) * at.g_SNP[0]) @ X_PD
 
 
-def autograd_descend(problem: Problem, weights: Weights, X_PD: Tensor, y_P: Tensor) -> None:
-    """Take the same step by automatic differentiation of the loss: theta -= eta * multiplier * gradient."""
+def autograd_descend(problem: Problem, weights: Weights, X_PD: Float[Tensor, "P D"], y_P: Float[Tensor, "P"]) -> None:
+    """Take the same step by automatic differentiation of the loss, in place."""
     L, E, M, N = weights.W1_SLEMN.shape[1:]
-    gamma0_2 = problem.gamma0**2
-    multipliers = {
-        "W0_SND": gamma0_2 * N,
-        "w_SN": gamma0_2 * N,
-        "W1_SLEMN": gamma0_2 * L * M * E,
-        "W2_SLNEM": gamma0_2 * L * M * E,
-        "r_SLEN": gamma0_2 * N * L * E,
-    }
+    stream, expert = problem.gamma0**2 * N, problem.gamma0**2 * L * M * E
+    multipliers = {"W0_SND": stream, "w_SN": stream, "W1_SLEMN": expert, "W2_SLNEM": expert, "r_SLEN": stream * L * E}
     trained = weights.trained(problem)
     for weight in trained.values():
         weight.requires_grad_(True)
@@ -206,20 +203,24 @@ def autograd_descend(problem: Problem, weights: Weights, X_PD: Tensor, y_P: Tens
             balance(problem, weights.b_SLE[:, l], layer.gate)
 
 
-def train(problem: Problem, weights: Weights, data: Data) -> Iterator[Fields]:
-    """Yield the fields before each step; the weights are changed in place."""
+def train(problem: Problem, weights: Weights, data: Data, by_autograd: bool = False) -> Iterator[Fields]:
+    """Yield the fields before each step; updates the weights in place."""
     X_PD, y_P = (torch.from_numpy(each).to(weights.w_SN.dtype) for each in (data.X, data.y))
     for step in range(problem.T):
         at = passes(problem, weights, X_PD, y_P)
         yield at
-        if step + 1 < problem.T:
+        if step + 1 == problem.T:
+            return
+        if by_autograd:
+            autograd_descend(problem, weights, X_PD, y_P)
+        else:
             descend(problem, weights, at, X_PD)
 
 
 def simulate(
     problem: Problem,
     size: Size,
-    seeds: Sequence[int],
+    seeds: Sequence[int] = range(4),
     frame: Frame = "gaussian",
     biases: Biases = "drawn",
     dtype: torch.dtype = torch.float64,
@@ -227,48 +228,31 @@ def simulate(
     together: int = 4,
     tick: Tick = silent,
 ) -> Trajectory:
-    """Train networks of one size and return their trajectory.
+    """Train finite networks of one size and return their trajectory.
 
     Args:
-        problem: what they learn; its `n_hid` and `alpha_star` are those of the limit and play no part here.
-        size: how large they are.
-        seeds: one network each.
+        problem: the training problem. `n_hid` and `alpha_star` describe the limit and are ignored here.
+        size: size of the networks.
+        seeds: one network per seed.
         frame: see `draw_weights`.
         biases: see `draw_weights`.
-        dtype: of the computation.
-        kernels: whether the kernels of the stream are wanted, mean over seeds.
-        together: how many networks are trained at once.
-        tick: told steps done and steps in all.
+        dtype: dtype of the computation.
+        kernels: whether to return the stream kernels, averaged over seeds.
+        together: number of networks trained at once.
+        tick: progress callback.
+
+    >>> networks = simulate(Problem(P=4, T=5), Size(N=32, E=8, n_hid=8), seeds=range(2))
+    >>> networks.f_each.shape, bool(networks.loss[-1] < networks.loss[0])
+    ((2, 4, 5), True)
     """
-    whole_share(problem, size.E, "E")
-    data, found = make_data(problem), []
-    total = problem.T * len(seeds)
-    for first in range(0, len(seeds), together):
-        some = seeds[first : first + together]
-        weights, records = draw_weights(problem, size, some, frame, biases, dtype), []
-        streams: list[tuple[Tensor, Tensor]] = []
-        for step, at in enumerate(train(problem, weights, data)):
-            require_finite(problem, at.f_SP, step)
-            records.append(
-                (
-                    at.f_SP,
-                    torch.stack([layer.p_SEP for layer in at.layers], 1),
-                    torch.stack([load_of(problem, layer.gate) for layer in at.layers], 1),
-                    weights.b_SLE.clone(),
-                )
-            )
-            if kernels:
-                streams.append((torch.stack(at.h_SNP, 1), torch.stack(at.g_SNP, 1)))
-            tick(first * problem.T + (step + 1) * len(some), total)
-        stacked = [torch.stack(each, -1).double().numpy() for each in zip(*records, strict=True)]
-        of_stream = [_kernel(torch.stack(each, -1)) for each in zip(*streams, strict=True)]
-        found.append((*stacked, *of_stream))
-    f, p, loads, b, *C = (np.concatenate(each) for each in zip(*found, strict=True))
-    return Trajectory(f.mean(0), f, data.y, p, loads, b, *(each.mean(0) for each in C))
+    require_whole(problem, size.E, "E")
+    data = make_data(problem)
 
+    def run(some: Sequence[int]) -> Iterator[Snapshot]:
+        weights = draw_weights(problem, size, some, frame, biases, dtype)
+        for at in train(problem, weights, data):
+            p, gates = [layer.p_SEP for layer in at.layers], [layer.gate for layer in at.layers]
+            yield Snapshot(at.f_SP, p, gates, weights.b_SLE, *((at.h_SNP, at.g_SNP) if kernels else ()))
 
-def _kernel(stream_SLNPT: Tensor) -> np.ndarray:
-    """Return <h h'> [S, L, P, T, P, T] over neurons."""
-    S, L, N, P, T = stream_SLNPT.shape
-    flat = stream_SLNPT.reshape(S, L, N, P * T)
-    return (flat.mT @ flat / N).reshape(S, L, P, T, P, T).double().numpy()
+    runs = (run(seeds[first : first + together]) for first in range(0, len(seeds), together))
+    return record(problem, data.y, len(seeds), runs, tick, width=size.N)

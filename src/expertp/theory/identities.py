@@ -1,6 +1,6 @@
-"""What holds exactly at any finite size: each field as its part at the start and what training has added to it.
+"""Identities that hold exactly at finite size: every field is its value under the initial weights plus a drift.
 
-With S_{s<t} the sum over earlier steps s and data x', and W(0) the weights at the start:
+With S = S_{s<t} the sum over earlier steps s and data x', and W(0) the initial weights:
 
     h^{l+1} = h^l + L^{-1} [chibar + c S Delta M_phi g^{l+1}],    chibar = sqrt(N)/(Ne E) sum_k sigma_k W2_k(0) phi(h_k)
     h_k = chi_k + c S Delta sigma_k C_h g_k,                      chi_k = N^{-1/2} W1_k(0) h^l
@@ -13,10 +13,13 @@ With S_{s<t} the sum over earlier steps s and data x', and W(0) the weights at t
     g^L = w(0) + c S Delta h^L
     h^0 = W0(0) x/sqrt(D) + c S Delta K_x g^0
 
-The sum over s is kept as the pair (step, datum) in one index i. Shapes as in `finite`, I the past.
-"""
+< > is the mean over the stream, [ ] over experts, { } over the neurons of an expert (Ne = n_hid of them):
 
-from __future__ import annotations
+    C_h = <h h>, C_g = <g g>, C_phi_k = {phi phi}
+    M_phi = [sigma sigma {phi phi}], M_g = [sigma sigma {g_k g_k}], M_AA = [sigma' sigma' A A]
+
+Shapes: those of `finite`; I (earlier step, datum), step-major.
+"""
 
 import copy
 import math
@@ -24,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from expertp.theory.finite import Fields, Size, Weights, draw_weights, train
@@ -32,13 +36,16 @@ from expertp.theory.problem import Data, Problem, make_data
 
 
 def residuals(problem: Problem, size: Size, seed: int = 0, drop: frozenset[Term] = frozenset()) -> Mapping[str, float]:
-    """Return by how much each identity is missed over a training, relative to the field's size.
+    """Return the largest relative residual of each identity over the steps of one training run.
 
     Args:
-        problem: what is learnt.
-        size: of the network.
-        seed: of its weights.
-        drop: terms to leave out, which shows that their absence is seen.
+        problem: the training problem.
+        size: size of the network.
+        seed: seed of its weights.
+        drop: terms to leave out, for mutation tests.
+
+    >>> max(residuals(Problem(P=3, D=4, T=3), Size(N=8, E=4, n_hid=4)).values()) < 1e-12
+    True
     """
     data, weights = make_data(problem), draw_weights(problem, size, [seed])
     start = copy.deepcopy(weights)
@@ -49,31 +56,31 @@ def residuals(problem: Problem, size: Size, seed: int = 0, drop: frozenset[Term]
         sides = _of_stream(problem, start, data, past)
         for l in range(problem.L):
             sides |= _of_layer(problem, start, l, past, drop)
-        for name, (seen, said) in sides.items():
-            size_of = max(float(seen.norm()), float(said.norm()))
-            missed = float((seen - said).norm()) / size_of if size_of else 0.0
-            worst[name] = max(worst.get(name, 0.0), missed if math.isfinite(missed) else math.inf)
+        for name, (left, right) in sides.items():
+            scale = max(float(left.norm()), float(right.norm()))
+            residual = float((left - right).norm()) / scale if scale else 0.0
+            worst[name] = max(worst.get(name, 0.0), residual if math.isfinite(residual) else math.inf)
     return worst
 
 
 @dataclass(frozen=True)
 class _Past:
-    """Steps before one, and that one; of one network, without the seed's index."""
+    """The fields of one network before and at one step."""
 
     before: Sequence[Fields]
     now: Fields
 
-    def of(self, pick: Callable[[Fields], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return a field now [..., P] and at all earlier steps, their data side by side [..., I]."""
+    def of(self, pick: Callable[[Fields], Tensor]) -> tuple[Float[Tensor, "*shape P"], Float[Tensor, "*shape I"]]:
+        """Return a field at this step and at all earlier steps."""
         now = pick(self.now)[0]
         return now, torch.cat([now[..., :0], *(pick(each)[0] for each in self.before)], -1)
 
 
-Sides = dict[str, tuple[Tensor, Tensor]]
+Sides = dict[str, tuple[Tensor, Tensor]]  # both sides of every identity, by the field on the left
 
 
 def _of_stream(problem: Problem, start: Weights, data: Data, past: _Past) -> Sides:
-    """Return field and formula of output, readout and embedding."""
+    """Return both sides of the identities of f, g^L and h^0."""
     c, L, N = problem.c, problem.L, start.w_SN.shape[-1]
     X, K_x, w = torch.from_numpy(data.X), torch.from_numpy(data.K_x), start.w_SN[0]
     _, delta_I = past.of(lambda at: at.delta_SP)
@@ -82,16 +89,16 @@ def _of_stream(problem: Problem, start: Weights, data: Data, past: _Past) -> Sid
     g_L, _ = past.of(lambda at: at.g_SNP[L])
     h_0, _ = past.of(lambda at: at.h_SNP[0])
     _, g_0_I = past.of(lambda at: at.g_SNP[0])
-    moved = c * (K_x.repeat(1, len(past.before)) * delta_I) @ g_0_I.T if problem.train_embed else 0.0
+    drift = c * (K_x.repeat(1, len(past.before)) * delta_I) @ g_0_I.T if problem.train_embed else 0.0
     return {
         "f": (f, w @ h_L / (problem.gamma0 * N) + problem.eta / problem.P * (h_L.T @ h_L_I / N) @ delta_I),
         "g^L": (g_L, (w + c * h_L_I @ delta_I).unsqueeze(1).expand_as(g_L)),
-        "h^0": (h_0, (X @ start.W0_SND[0].T / math.sqrt(problem.D) + moved).T),
+        "h^0": (h_0, (X @ start.W0_SND[0].T / math.sqrt(problem.D) + drift).T),
     }
 
 
 def _of_layer(problem: Problem, start: Weights, l: int, past: _Past, drop: frozenset[Term]) -> Sides:
-    """Return field and formula of a layer's experts, and of the stream through it."""
+    """Return both sides of the identities of one layer."""
     c, L = problem.c, problem.L
     E, M, N = start.W1_SLEMN.shape[2:]
     W1, W2, r = start.W1_SLEMN[0, l], start.W2_SLNEM[0, l], start.r_SLEN[0, l]

@@ -1,27 +1,27 @@
-"""How finely a solver samples the law of the experts."""
-
-from __future__ import annotations
+"""Samples of the experts' initial state: nodes of b(0), and Gaussian vectors of their neurons."""
 
 import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from expertp.errors import InputError
+from expertp.theory.gates import is_whole
 from expertp.theory.problem import Problem
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How finely the law of the experts is sampled.
+    """Sample sizes of a solver.
 
     Args:
-        nodes: values of b(0), Q: quantiles in the middle of equal shares of its law, which err far less than draws.
-        neurons: of each node; with a finite `n_hid` they are that many.
+        nodes: number Q of values of b(0), which are midpoint quantiles; random draws would have a far larger error.
+        neurons: neurons per node; must equal `n_hid` if that is finite.
         replicates: independent repetitions.
-        seed: of the first one.
-        dtype: of the computation.
+        seed: seed of the first replicate.
+        dtype: dtype of the computation.
     """
 
     nodes: int
@@ -32,33 +32,39 @@ class Sampling:
 
 
 def default_sampling(problem: Problem, particles: int = 2**16, replicates: int = 4) -> Sampling:
-    """Return a sampling with about so many particles: 64 nodes for soft gates, 128 for hard ones, or whole experts."""
+    """Return a sampling with about `particles` neurons per layer.
+
+    At n_hid = inf, soft gates get 64 nodes and hard gates 128; at finite n_hid every node is one expert.
+
+    >>> sampling = default_sampling(Problem())
+    >>> sampling.nodes, sampling.neurons
+    (64, 1024)
+    """
     if math.isfinite(problem.n_hid):
         neurons = int(problem.n_hid)
         nodes = max(1, particles // neurons)
     else:
         nodes = {"soft0": 1, "soft": 64, "hard": 128}[problem.gate]
         neurons = max(2, particles // nodes)
-    if problem.gate == "hard":  # the next number of nodes of which kappa is whole
-        nodes = next((n for n in range(nodes, 2 * nodes + 1000) if _is_whole(problem.kappa * n)), nodes)
-    return Sampling(nodes, neurons + neurons % 2 * math.isinf(problem.n_hid), replicates)
+        neurons += neurons % 2
+    if problem.gate == "hard":  # the next number of nodes with whole kappa * nodes
+        nodes = next((n for n in range(nodes, 2 * nodes + 1000) if is_whole(problem.kappa * n)), nodes)
+    return Sampling(nodes, neurons, replicates)
 
 
-def _is_whole(value: float) -> bool:
-    return round(value) > 0 and abs(value - round(value)) < 1e-9
+def midpoints(n: int) -> Float[Tensor, "n"]:
+    """Return the midpoints of n equal parts of [0, 1].
 
-
-def middles(n: int) -> Tensor:
-    """Return the middles of n equal shares of 1.
-
-    >>> middles(2).tolist()
+    >>> midpoints(2).tolist()
     [0.25, 0.75]
     """
     return (torch.arange(n, dtype=torch.float64) + 0.5) / n
 
 
-def quasi_random(nodes: int, neurons: int, d: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return normal vectors zeta, zeta' [nodes, neurons, d]: scrambled Sobol points, each with both signs of zeta'."""
+def quasi_random(
+    nodes: int, neurons: int, d: int, seed: int
+) -> tuple[Float[Tensor, "{nodes} {neurons} {d}"], Float[Tensor, "{nodes} {neurons} {d}"]]:
+    """Return standard normal vectors zeta and zeta': scrambled Sobol points, each used with both signs of zeta'."""
     if neurons % 2:
         raise InputError(f"neurons={neurons}: must be even, every point is used with both signs of zeta'")
     engine = torch.quasirandom.SobolEngine(2 * d, scramble=True, seed=seed)

@@ -1,8 +1,6 @@
-"""What a theory file holds: a problem, how it is solved, and the networks that are set beside it."""
+"""The contents of a theory file: a problem, the settings of the solver, and the finite networks to compare with."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal, Self
+from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -14,50 +12,55 @@ from expertp.theory.sampling import Sampling, default_sampling
 
 
 class SolverSpec(Spec):
-    """How the limit is solved."""
+    """Settings of the solver of the limit."""
 
     form: Literal["auto", "reduced", "kernel"] = Field(
         "auto", description="reduced: fast, exact at alpha_star = 0; kernel: any alpha_star, few data and steps"
     )
-    infinite_depth: bool = Field(False, description="extrapolate f from L and 2 L to infinitely many layers")
-    nodes: int | None = Field(None, ge=1, description="values of b(0), Q; hard gates need kappa * nodes whole")
-    neurons: int | None = Field(None, ge=1, description="of each node")
+    infinite_depth: bool = Field(False, description="extrapolate f to infinite depth from L and 2 L")
+    nodes: int | None = Field(None, ge=1, description="number Q of values of b(0); hard gates need whole kappa * nodes")
+    neurons: int | None = Field(None, ge=1, description="neurons per node")
     replicates: int = Field(4, ge=1, description="independent repetitions; their spread is the Monte-Carlo error")
-    seed: int = Field(0, ge=0, description="of the first one")
+    seed: int = Field(0, ge=0, description="seed of the first replicate")
+
+    @property
+    def runs(self) -> int:
+        """Number of runs of the solver."""
+        return self.replicates * (2 if self.infinite_depth else 1)
 
     def form_for(self, problem: Problem) -> Literal["reduced", "kernel"]:
         """Return the form that solves a problem."""
         return self.form if self.form != "auto" else "kernel" if problem.alpha_star else "reduced"
 
     def sampling(self, problem: Problem) -> Sampling:
-        """Return the sampling for a problem; what is not given is chosen."""
+        """Return the sample sizes for a problem, with defaults where the spec has None."""
         is_kernel = self.form_for(problem) == "kernel"
-        usual = default_sampling(problem, 2**12 if is_kernel else 2**16, self.replicates)
+        default = default_sampling(problem, 2**12 if is_kernel else 2**16, self.replicates)
         dtype = torch.float64 if is_kernel else torch.float32
-        return Sampling(self.nodes or usual.nodes, self.neurons or usual.neurons, self.replicates, self.seed, dtype)
+        return Sampling(self.nodes or default.nodes, self.neurons or default.neurons, self.replicates, self.seed, dtype)
 
 
 class NetworksSpec(Spec):
-    """Finite networks beside the limit."""
+    """Finite networks to compare with the limit."""
 
     sizes: tuple[Size, ...] = Field(
         tuple(Size(n, n // 2, n // 2) for n in (32, 64, 128)),
         min_length=1,
-        description="N (width of the stream), E (experts in a layer) and n_hid (neurons in an expert) of each",
+        description="sizes of the networks: N (stream width), E (experts per layer), n_hid (neurons per expert)",
     )
-    seeds: Annotated[int, Field(ge=1)] = Field(4, description="networks of each size")
-    frame: Frame = Field("gaussian", description="orthonormal: kernels of the stream start at their limit")
-    biases: Biases = Field("drawn", description="stratified: biases start at quantiles of their law")
+    seeds: int = Field(4, ge=1, description="networks per size")
+    frame: Frame = Field("gaussian", description="orthonormal: the initial stream kernels equal those of the limit")
+    biases: Biases = Field("drawn", description="stratified: the initial biases are quantiles of their distribution")
 
 
 class TheorySpec(Problem):
-    """A theory file: the fields of a problem, and two sections."""
+    """A theory file: the fields of a problem and the sections `solver` and `networks`."""
 
-    solver: SolverSpec = Field(SolverSpec(), description="how the limit is solved")
-    networks: NetworksSpec = Field(NetworksSpec(), description="finite networks beside it")
+    solver: SolverSpec = Field(SolverSpec(), description="settings of the solver of the limit")
+    networks: NetworksSpec = Field(NetworksSpec(), description="finite networks to compare with the limit")
 
     @model_validator(mode="after")
-    def _has_one_form(self) -> Self:
+    def _has_one_form(self) -> "TheorySpec":
         if self.solver.form == "reduced" and self.alpha_star:
             raise ValueError(
                 f"solver.form=reduced is exact at alpha_star=0 only, not at {self.alpha_star:g}; use kernel or auto"
@@ -66,5 +69,5 @@ class TheorySpec(Problem):
 
     @property
     def problem(self) -> Problem:
-        """The problem alone."""
+        """The problem without the two sections."""
         return Problem(**{name: getattr(self, name) for name in Problem.model_fields})

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 
 import numpy as np
@@ -79,14 +80,14 @@ FIGURES = {
 
 def test_losses_are_those_of_each_seed_and_their_mean():
     shown = loss.data(comparison())
-    assert [each.size for each in shown.sizes] == [SMALL, LARGE]
+    assert list(shown.networks) == [SMALL, LARGE]
     first = float((Y**2).mean() / 2)
     assert shown.limit == pytest.approx([first * 4.0**-step for step in range(T)])
-    small = shown.sizes[0]
-    assert [seed[0] for seed in small.seeds] == pytest.approx([0.64 * first, 1.44 * first])
+    small = shown.networks[SMALL]
+    assert small[:, 0].tolist() == pytest.approx([0.64 * first, 1.44 * first])
     # The mean of losses, not the loss of the mean output, which would be that of the limit.
-    assert small.mean[0] == pytest.approx(1.04 * first)
-    assert (shown.n_seeds, shown.steps) == (2, tuple(range(T)))
+    assert small.mean(0)[0] == pytest.approx(1.04 * first)
+    assert (shown.n_seeds, shown.steps) == (2, list(range(T)))
     rows = shown.rows()
     assert len(rows) == T * (1 + 2 * 3)
     assert rows[0] == {
@@ -100,7 +101,7 @@ def test_losses_are_those_of_each_seed_and_their_mean():
 
 @pytest.mark.parametrize(("last", "is_log"), [(0.5, False), (0.2, True)])
 def test_a_loss_that_falls_far_has_a_logarithmic_axis(last, is_log):
-    shown = loss.LossData((0, 1), (1.0, last**2), (loss.SizeLosses(SMALL, ((1.0, 0.5),), (1.0, 0.5)),), math.nan)
+    shown = loss.LossData((0, 1), np.array([1.0, last**2]), {SMALL: np.array([[1.0, 0.5]])})
     assert shown.is_log == is_log
     upper, lower = panels(loss, shown)
     assert (upper.get_yscale(), lower.get_yscale()) == ("log" if is_log else "linear", "linear")
@@ -129,7 +130,7 @@ def test_a_law_counts_every_expert_and_datum_of_the_last_step():
     assert inside.mean() > 1 - 4 * router.BEYOND
     # Without any spread between experts the theory has one point for each of three data.
     assert [share for share in np.multiply(large.theory, widths) if share] == pytest.approx([1 / P] * P)
-    assert shown.theory_label.startswith("limit, Ne ∞")
+    assert shown.theory_label.startswith("limit, n_hid ∞")
     assert len(shown.rows()) == L * 2 * router.BINS
     assert {row["layer"] for row in shown.rows()} == {1, 2}
 
@@ -137,7 +138,7 @@ def test_a_law_counts_every_expert_and_datum_of_the_last_step():
 def test_networks_are_set_beside_the_theory_of_their_own_size():
     laws = {2: trajectory([1.0], 64, 2.0, seed=6), 8: trajectory([1.0], 64, 0.1, seed=7)}
     shown = router.data(comparison(laws=laws))
-    assert shown.theory_label == "theory at the same Ne"
+    assert shown.theory_label == "theory at the same n_hid"
     small, large = shown.layers[0].sizes
     assert sum(density > 0 for density in small.theory) > 2 * sum(density > 0 for density in large.theory)
     assert small.theory_experts == 64
@@ -167,7 +168,7 @@ def test_a_kernel_is_the_mean_over_data_at_pairs_of_steps():
     assert shown.sides == ["theory"]
     assert (shown.layers, shown.steps, shown.n_seeds) == ((0, 1, 2), tuple(range(T)), 0)
     expected = np.mean([theory.C_g[2, x, :, x, :] for x in range(P)], axis=0)
-    assert np.array(shown.map_of("C_g", "theory", 2).values) == pytest.approx(expected)
+    assert shown.maps["C_g", "theory", 2] == pytest.approx(expected)
     rows = shown.rows()
     assert len(rows) == 2 * (L + 1) * T * (T + 1) / 2
     assert rows[1] == {"kernel": "C_h", "of": "theory", "layer": 0, "t": 1, "t_prime": 0,
@@ -191,11 +192,12 @@ def test_kernels_of_networks_stand_below_where_there_are_any():
 def test_many_steps_and_layers_are_thinned_evenly():
     T, L = 100, 8
     kernel = np.ones((L + 1, 1, T, 1, T))
-    run = Trajectory(np.ones((1, T)), np.ones((1, 1, T)), np.ones(1), *[np.zeros((1, L, 1, 1, T))] * 3, kernel, kernel)
+    p = np.zeros((1, L, 1, 1, T))
+    run = Trajectory(np.ones((1, T)), np.ones((1, 1, T)), np.ones(1), p, p[..., 0, :], p[..., 0, :], kernel, kernel)
     shown = kernels.data(run)
     assert shown.steps == tuple(range(0, 100, 5))
     assert shown.layers == (0, 3, 5, 8)
-    assert np.shape(shown.maps[0].values) == (20, 20)
+    assert shown.maps["C_h", "theory", 0].shape == (20, 20)
 
 
 def with_errors(errors):
@@ -219,12 +221,12 @@ def test_errors_lie_on_the_line_that_fits_them():
     assert shown.dimensions == ["N", "E", "parameters"]
     (of_n,) = shown.of("N")
     assert of_n.sizes == (Size(16, 8, 4), Size(64, 8, 4))
-    assert (of_n.values, error.fixed(of_n)) == ((16, 64), "E 8, Ne 4")
+    assert (of_n.values, error.fixed(of_n)) == ((16, 64), "E 8, n_hid 4")
     assert of_n.errors == pytest.approx([0.2, 0.1])
     assert of_n.slope == pytest.approx(-0.5)
     assert of_n.fitted(32) == pytest.approx(0.8 / math.sqrt(32))
     (of_e,) = shown.of("E")
-    assert (of_e.slope, error.fixed(of_e)) == (pytest.approx(-1), "N 16, Ne 4")
+    assert (of_e.slope, error.fixed(of_e)) == (pytest.approx(-1), "N 16, n_hid 4")
     assert len(shown.rows()) == 2 + 3 + 4
     assert shown.rows()[0] == {
         "dimension": "N", "value": 16, "N": 16, "E": 8, "n_hid": 4, "error": pytest.approx(0.2),
@@ -232,10 +234,11 @@ def test_errors_lie_on_the_line_that_fits_them():
     }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_an_error_has_its_slope_and_that_of_the_law_as_labels():
     shown = error.data(with_errors({Size(N, 8, 4): 0.8 / math.sqrt(N) for N in (16, 64)}))
     svg = render("error", error.draw, shown).svg
-    assert "slope −0.50 at E 8, Ne 4" in svg
+    assert "slope −0.50 at E 8, n_hid 4" in svg
     assert "slope −1/2 for reference" in svg
     assert "slope −1/6 for reference" in svg
     of_n, _ = panels(error, shown)
@@ -247,8 +250,26 @@ def test_an_error_has_its_slope_and_that_of_the_law_as_labels():
 def test_several_lines_of_a_dimension_are_told_apart():
     errors = {Size(N, E, 4): 1 / (math.sqrt(N) + E) for N in (16, 64) for E in (2, 8)}
     shown = error.data(with_errors(errors))
-    assert [error.fixed(line) for line in shown.of("N")] == ["E 2, Ne 4", "E 8, Ne 4"]
-    assert [error.fixed(line) for line in shown.of("E")] == ["N 16, Ne 4", "N 64, Ne 4"]
+    assert [error.fixed(line) for line in shown.of("N")] == ["E 2, n_hid 4", "E 8, n_hid 4"]
+    assert [error.fixed(line) for line in shown.of("E")] == ["N 16, n_hid 4", "N 64, n_hid 4"]
+
+
+@pytest.mark.parametrize("errors", [(0.95, 1.05, 1.2, 1.9), (0.02, 0.5, 1e30, 1e90), (0.1, 0.101, 0.102, 0.103)])
+def test_tick_labels_of_the_error_do_not_overlap(errors):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    sizes = (Size(48, 16, 8), Size(50, 16, 8), Size(1024, 64, 8), Size(1024, 64, 9))
+    shown = error.data(with_errors(dict(zip(sizes, errors, strict=True))))
+    figure = new_figure(*shown.shape)
+    error.draw(figure, shown)
+    FigureCanvasAgg(figure).draw()
+    for ax in figure.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = axis.get_view_interval()
+            labels = [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            boxes = [label.get_window_extent() for label in labels if label.get_visible() and label.get_text()]
+            assert labels
+            assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
 def test_one_size_has_no_slope_and_the_figure_says_so():
@@ -261,10 +282,10 @@ def test_each_way_of_scaling_has_its_losses_and_laws():
     shown = soft_router.data(*ways())
     assert shown.shape[0] == 2
     one, other = shown.ways
-    assert (one.labels, one.fixed) == (["E 4", "E 16"], "N 8, Ne 2")
-    assert (other.labels, other.fixed) == (["N 8, Ne 2", "N 32, Ne 8"], "E 4")
+    assert (one.labels, one.fixed) == (["E 4", "E 16"], "N 8, n_hid 2")
+    assert (other.labels, other.fixed) == (["N 8, n_hid 2", "N 32, n_hid 8"], "E 4")
     assert one.laws.layer == L - 1
-    assert one.laws.sizes[0].theory == one.laws.sizes[1].theory  # both have the same Ne
+    assert one.laws.sizes[0].theory == one.laws.sizes[1].theory  # both have the same n_hid
     assert other.laws.sizes[0].theory != other.laws.sizes[1].theory
     rows = shown.rows()
     assert len({tuple(row) for row in rows}) == 1
@@ -273,14 +294,15 @@ def test_each_way_of_scaling_has_its_losses_and_laws():
     assert one.laws.is_centred
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "n_panels", "words"),
     [
-        ("loss", 2, ("N 8, E 4, Ne 2 (n = 2 seeds)", "N 32, E 16, Ne 8", "limit", "step")),
-        ("router", L, ("layer 1", "layer 2", "p after 5 steps", "n = 2 seeds", "limit, Ne ∞")),
-        ("kernels", 4 * (L + 1), ("C_h, layer 0", "C_g, layer 2", "theory", "(n = 2 seeds)", "N 32, E 16, Ne 8")),
+        ("loss", 2, ("N 8, E 4, n_hid 2 (n = 2 seeds)", "N 32, E 16, n_hid 8", "limit", "step")),
+        ("router", L, ("layer 1", "layer 2", "p after 5 steps", "n = 2 seeds", "limit, n_hid ∞")),
+        ("kernels", 4 * (L + 1), ("C_h, layer 0", "C_g, layer 2", "theory", "(n = 2 seeds)", "N 32, E 16, n_hid 8")),
         ("error", 1, ("parameters", "n = 2 seeds")),
-        ("soft_router", 4, ("growing E", "N 8, Ne 2", "E 16", "after 5 steps, layer 2", "n = 2 seeds")),
+        ("soft_router", 4, ("growing E", "N 8, n_hid 2", "E 16", "after 5 steps, layer 2", "n = 2 seeds")),
     ],
 )
 def test_a_drawing_has_its_panels_and_words_and_the_same_bytes_each_time(name, n_panels, words):

@@ -1,140 +1,103 @@
-"""Loss over steps of networks of several sizes, with the limit over them; below, how far each lies from it."""
+"""Figure: loss of networks of several sizes and of the limit over steps; below, their relative difference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from expertp.figures import style
 from expertp.figures.labels import thinned
-from expertp.figures.theory.sizes import THEORY_DASHES, size_handle, size_label, small_to_large, theory_handle
+from expertp.figures.save import FigureData, Value
+from expertp.figures.style import Axes, Figure
+from expertp.figures.theory.sizes import FIELDS, THEORY_DASHES, size_handle, small_to_large, theory_handle
 from expertp.figures.theory.ticks import log_ticks
 from expertp.theory.compare import Comparison
 from expertp.theory.finite import Size
-from expertp.theory.trajectory import Trajectory, losses
+from expertp.theory.trajectory import Trajectory
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# A loss that falls by more than this is drawn on a logarithmic axis.
+# A loss that falls by more than this factor is drawn on a logarithmic axis.
 LOG_FROM = 10
 
 
-@dataclass(frozen=True)
-class SizeLosses:
-    """Loss curves of one size, one per seed, and their mean."""
-
-    size: Size
-    seeds: tuple[tuple[float, ...], ...]
-    mean: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class LossData:
-    """The limit and all sizes from small to large, at the steps that are drawn.
+@dataclass(frozen=True, eq=False)
+class LossData(FigureData):
+    """Data of the figure.
 
     Args:
-        steps: how many have been taken.
-        limit: loss of the limit.
-        sizes: of the networks.
-        mc_error: Monte-Carlo error of the limit, relative to f; nan for one replicate.
+        steps: the steps drawn.
+        limit: loss of the limit [T].
+        networks: losses of the networks of each size, by seed [S, T].
     """
 
-    steps: tuple[int, ...]
-    limit: tuple[float, ...]
-    sizes: tuple[SizeLosses, ...]
-    mc_error: float
+    columns = ("curve", *FIELDS, "step", "loss", "relative_to_limit")
+    steps: Sequence[int]
+    limit: NDArray[np.float64]
+    networks: Mapping[Size, NDArray[np.float64]]
 
     @property
     def shape(self) -> tuple[float, float]:
-        """Columns and rows, with room for the legend."""
-        return 2, 1.85 + 0.05 * len(self.sizes)
+        """Width and height of the figure, in panels, with room for the legend."""
+        return 2, 1.85 + 0.05 * len(self.networks)
 
     @property
     def is_log(self) -> bool:
-        """Whether the loss falls so far that its axis is logarithmic."""
-        return max(self.limit) > LOG_FROM * min(self.limit) > 0
+        """Whether the axis of the loss is logarithmic."""
+        return bool(max(self.limit) > LOG_FROM * min(self.limit) > 0)
 
     @property
     def n_seeds(self) -> int:
-        """Networks of each size; where they differ, the fewest."""
-        return min((len(each.seeds) for each in self.sizes), default=0)
+        """Networks per size (the smallest number if it varies)."""
+        return min(map(len, self.networks.values()), default=0)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per curve and step that is drawn."""
-        found = self._rows("limit", None, self.limit)
-        for each in self.sizes:
-            for seed, values in enumerate(each.seeds):
-                found += self._rows(f"seed {seed}", each.size, values)
-            found += self._rows("mean", each.size, each.mean)
-        return found
-
-    def _rows(self, curve: str, size: Size | None, values: Sequence[float]) -> list[dict[str, Any]]:
-        return [
-            {
-                "curve": curve,
-                "N": size.N if size else None,
-                "E": size.E if size else None,
-                "n_hid": size.n_hid if size else None,
-                "step": step,
-                "loss": value,
-                "relative_to_limit": (value - limit) / limit,
-            }
-            for step, value, limit in zip(self.steps, values, self.limit, strict=True)
-        ]
+    def records(self) -> Iterator[Sequence[Value]]:
+        """Return one row per curve and step."""
+        curves: list[tuple[str, Sequence[Value], NDArray[np.float64]]] = [("limit", (None,) * len(FIELDS), self.limit)]
+        for size, losses in self.networks.items():
+            curves += [(f"seed {seed}", astuple(size), each) for seed, each in enumerate(losses)]
+            curves.append(("mean", astuple(size), losses.mean(0)))
+        for name, fields, values in curves:
+            for step, value, limit in zip(self.steps, values.tolist(), self.limit.tolist(), strict=True):
+                yield name, *fields, step, value, (value - limit) / limit
 
 
 def data(comparison: Comparison) -> LossData:
-    """Take the loss curves of a comparison."""
+    """Return the loss curves of a comparison."""
     ordered = small_to_large(comparison.networks, comparison.problem)
     return loss_data(comparison.theory, {size: comparison.networks[size] for size in ordered})
 
 
 def loss_data(limit: Trajectory, networks: Mapping[Size, Trajectory]) -> LossData:
-    """Take the loss curves of the limit and of networks, in their order."""
+    """Return the loss curves of the limit and of networks in the given order."""
     shown = thinned(limit.loss.tolist())
-    return LossData(
-        steps=tuple(shown),
-        limit=tuple(limit.loss[shown].tolist()),
-        sizes=tuple(_size(size, each, shown) for size, each in networks.items()),
-        mc_error=limit.mc_error,
-    )
-
-
-def _size(size: Size, networks: Trajectory, shown: list[int]) -> SizeLosses:
-    curves = losses(networks.f_each, networks.y)[:, shown]
-    return SizeLosses(size, tuple(tuple(each) for each in curves.tolist()), tuple(curves.mean(0).tolist()))
+    return LossData(shown, limit.loss[shown], {size: each.losses_each[:, shown] for size, each in networks.items()})
 
 
 def draw(figure: Figure, found: LossData) -> None:
-    """Draw the curves above and their difference to the limit below."""
+    """Draw the loss curves above and their relative difference to the limit below."""
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.6, 1))
     draw_losses(upper, found)
     upper.set_ylabel("loss")
     style.faint_grid(lower)
-    limit = np.asarray(found.limit)
     lower.axhline(0, color=style.INK, linewidth=1.3, linestyle=THEORY_DASHES)
-    for place, each in enumerate(found.sizes):
-        _draw_size(lower, found, place, *((np.asarray(curve) - limit) / limit for curve in (*each.seeds, each.mean)))
+    for place, losses in enumerate(found.networks.values()):
+        difference = [(each - found.limit) / found.limit for each in (*losses, losses.mean(0))]
+        _draw_size(lower, found, place, difference)
     style.percent_ticks(lower)
     lower.set_ylabel("difference\nto the limit")
     lower.set_xlabel("step")
-    handles = {
-        f"{size_label(each.size)} (n = {len(each.seeds)} seeds)": size_handle(place, len(found.sizes))
-        for place, each in enumerate(found.sizes)
-    }
+    labels = [f"{size} (n = {len(losses)} seeds)" for size, losses in found.networks.items()]
+    handles = {label: size_handle(place, len(labels)) for place, label in enumerate(labels)}
     style.figure_legend(figure, {**handles, "limit": theory_handle()})
 
 
 def draw_losses(ax: Axes, found: LossData) -> None:
-    """Draw all loss curves, thin for seeds, and the limit on top."""
+    """Draw all loss curves, thin for single seeds, and the limit on top."""
     style.faint_grid(ax)
-    for place, each in enumerate(found.sizes):
-        _draw_size(ax, found, place, *(np.asarray(curve) for curve in (*each.seeds, each.mean)))
+    for place, losses in enumerate(found.networks.values()):
+        _draw_size(ax, found, place, [*losses, losses.mean(0)])
     ax.plot(found.steps, found.limit, color=style.INK, linewidth=1.3, linestyle=THEORY_DASHES, zorder=3)
     if found.is_log:
         ax.set_yscale("log")
@@ -143,13 +106,13 @@ def draw_losses(ax: Axes, found: LossData) -> None:
         ax.set_ylim(bottom=0)
 
 
-def _draw_size(ax: Axes, found: LossData, place: int, *curves: np.ndarray[Any, Any]) -> None:
-    """Draw the curves of one size, the last of which is the mean."""
-    of, n = len(found.sizes), len(found.steps)
+def _draw_size(ax: Axes, found: LossData, place: int, curves: Sequence[NDArray[np.float64]]) -> None:
+    """Draw the curves of one size; the last one is the mean."""
+    of, n = len(found.networks), len(found.steps)
     colour = style.size_colour(place, of)
     for curve in curves[:-1]:
         ax.plot(found.steps, curve, color=colour, linewidth=0.7, alpha=0.3)
-    # Markers of different sizes stand at different steps, so that none hides another.
+    # Markers of different sizes are at different steps, so that they do not hide each other.
     stride = max(1, n // 6)
     every = (place * stride // max(1, of), stride)
     ax.plot(found.steps, curves[-1], color=colour, marker=style.marker(place), markevery=every, markersize=4.5)

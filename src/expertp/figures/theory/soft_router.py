@@ -1,29 +1,27 @@
-"""The paper's figure of soft routers: loss and the law of p along three ways of scaling, with theory over both.
+"""The paper's figure of soft routers: loss and distribution of p along three ways of scaling, with the theory.
 
-The law of p is that of the theory at the networks' own Ne: it has no limit of its own but a point for each datum.
+The distribution of p is compared with the theory at the n_hid of the networks; in the limit it is one point per datum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from expertp.figures import style
+from expertp.figures.save import FigureData, Row
+from expertp.figures.style import Figure
 from expertp.figures.theory.loss import LossData, draw_losses, loss_data
 from expertp.figures.theory.router import LayerLaws, draw_laws, layer_laws
-from expertp.figures.theory.sizes import changing, size_handle, size_label, theory_handle
+from expertp.figures.theory.sizes import FIELDS, changing, size_handle, size_label, theory_handle
 from expertp.theory.compare import Comparison
 from expertp.theory.finite import Size
 from expertp.theory.soft_router import Way
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 @dataclass(frozen=True)
 class WayPanels:
-    """One way of scaling: its loss curves, and the laws of p in the last layer after the last step."""
+    """One way of scaling: loss curves, and distributions of p in the last layer at the last step."""
 
     title: str
     sizes: tuple[Size, ...]
@@ -32,56 +30,50 @@ class WayPanels:
 
     @property
     def labels(self) -> list[str]:
-        """What changes from size to size."""
+        """The fields that vary, for each size."""
         return [size_label(size, changing(self.sizes)) for size in self.sizes]
 
     @property
     def fixed(self) -> str:
-        """What does not."""
-        fields = [field for field in ("N", "E", "n_hid") if field not in changing(self.sizes)]
+        """The fields that are fixed."""
+        fields = [field for field in FIELDS if field not in changing(self.sizes)]
         return size_label(self.sizes[0], fields)
 
 
 @dataclass(frozen=True)
-class SoftRouterData:
-    """A column per way of scaling."""
+class SoftRouterData(FigureData):
+    """Data of the figure: one column per way of scaling."""
 
     ways: tuple[WayPanels, ...]
 
     @property
     def shape(self) -> tuple[float, float]:
-        """Columns and rows."""
+        """Width and height of the figure, in panels."""
         return len(self.ways), 2.4
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per point of a loss curve and per bin of a law."""
-        of_loss = [{"way": way.title, **row} for way in self.ways for row in way.loss.rows()]
-        of_laws = [{"way": way.title, **row} for way in self.ways for row in way.laws.rows()]
-        names = dict.fromkeys(name for rows in (of_loss, of_laws) for row in rows[:1] for name in row)
-        return [{name: row.get(name) for name in names} for row in (*of_loss, *of_laws)]
+    def rows(self) -> list[Row]:
+        """Return one row per point of a loss curve and per bin of a histogram."""
+        rows: list[Row] = [{"way": way.title, **row} for way in self.ways for row in way.loss.rows()]
+        rows += [{"way": way.title, **row} for way in self.ways for row in way.laws.rows()]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return [{name: row.get(name) for name in names} for row in rows]
 
 
 def data(ways: Sequence[Way], found: Sequence[Comparison]) -> SoftRouterData:
-    """Take curves and laws from what `soft_router` returns for some ways of scaling.
+    """Return the data of the comparisons that `soft_router` makes.
 
-    Each datum's mean of p over experts is taken away: pooled over data, their differences would hide the spread between
-    experts.
+    The mean of p over experts is subtracted for each datum, because the differences between data would hide the spread
+    between experts.
     """
-    return SoftRouterData(tuple(_panels(*each) for each in zip(ways, found, strict=True)))
-
-
-def _panels(way: Way, found: Comparison) -> WayPanels:
-    last_layer = found.theory.p.shape[1] - 1
-    return WayPanels(
-        title=way.title,
-        sizes=way.sizes,
-        loss=loss_data(found.theory, found.networks),
-        laws=layer_laws(last_layer, found.networks, found.laws_by_size, centred=True),
-    )
+    panels = []
+    for way, each in zip(ways, found, strict=True):
+        laws = layer_laws(each.theory.p.shape[1] - 1, each.networks, each.laws_by_size, centred=True)
+        panels.append(WayPanels(way.title, way.sizes, loss_data(each.theory, each.networks), laws))
+    return SoftRouterData(tuple(panels))
 
 
 def draw(figure: Figure, found: SoftRouterData) -> None:
-    """Draw loss curves above and laws of p below, a column per way of scaling."""
+    """Draw loss curves above and distributions of p below, one column per way of scaling."""
     grid = figure.subplots(2, len(found.ways), squeeze=False)
     for upper in grid[0][1:]:
         upper.sharey(grid[0][0])
@@ -96,5 +88,5 @@ def draw(figure: Figure, found: SoftRouterData) -> None:
     grid[0][0].set_ylabel("loss")
     grid[1][0].set_ylabel("density over experts and data")
     n_seeds = min(way.loss.n_seeds for way in found.ways)
-    label = f"theory: limit above, the networks' Ne below; n = {n_seeds} seeds a size, which start with its kernels"
+    label = f"theory: limit above, n_hid of the networks below; n = {n_seeds} seeds per size, orthonormal frame"
     style.figure_legend(figure, {label: theory_handle()})

@@ -1,0 +1,194 @@
+"""Render the rules and options as markdown, so that no page restates what code holds.
+
+A page marks a generated block with `<!-- NAME:begin -->` and `<!-- NAME:end -->`, each on its own line; the names are
+those of `BLOCKS`. `python scripts/docs_tables.py docs/*.md README.md` rewrites the blocks of these files. Blocks named
+`measured-...` hold stored measurements; the benchmark that made them fills them.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from expertp.errors import InputError
+from expertp.plan import constant_names
+from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
+from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
+from expertp.study.spec import ArmSpec, AxisSpec, GridSpec, JointSpec, RefinementSpec, StudySpec, VerdictSpec
+
+RULE_COLUMNS = ("group", "init std", "lr", "weight decay", "Adam eps, consistent", "Adam eps, paper")
+FORWARD_PLACES = {
+    "residual": "block outputs, before they are added to the residual stream",
+    "logits": "logits, with tied and untied embeddings",
+    "attention_scale": "attention scores q.k",
+    "moe_output": "sum over a token's experts",
+}
+AS_IN_EXPERTP = "·"
+EXTRACT = ("embedding", "router", "expert_up", "expert_down")
+BLOCK = re.compile(
+    r"(?P<begin>^<!-- (?P<name>[a-z-]+):begin -->\n).*?(?P<end>^<!-- (?P=name):end -->$)", re.MULTILINE | re.DOTALL
+)
+
+
+def rules_tables() -> str:
+    """Return the default rule set: one row per parameter group, then the forward multipliers."""
+    rows = [(*rule_cells(group, row), row.where) for group, row in EXPERTP.rows.items()]
+    forward = [(f"`{name}`", place, _code(getattr(EXPERTP.forward, name))) for name, place in FORWARD_PLACES.items()]
+    return "\n\n".join(
+        [
+            markdown_table((*RULE_COLUMNS, "in the paper"), rows),
+            markdown_table(("forward multiplier", "on", "value"), forward),
+        ]
+    )
+
+
+def rules_extract() -> str:
+    """Return init and lr of four groups, for the README."""
+    rows = [(*rule_cells(group, EXPERTP.rows[group])[:3], EXPERTP.rows[group].where) for group in EXTRACT]
+    return markdown_table((*RULE_COLUMNS[:3], "in the paper"), rows)
+
+
+def rule_set_tables() -> str:
+    """Return the other rule sets, each as its differences from the default one."""
+    parts = []
+    for name, rules in RULE_SETS.items():
+        if rules is EXPERTP:
+            continue
+        parts.append(f"`rules: {name}`")
+        parts.append(markdown_table(RULE_COLUMNS, _different_rows(rules)))
+        forward = [
+            f"{place}: {_code(getattr(rules.forward, field))}"
+            for field, place in FORWARD_PLACES.items()
+            if getattr(rules.forward, field) != getattr(EXPERTP.forward, field)
+        ]
+        parts.append(f"Forward multipliers that differ: {'; '.join(forward) or 'none'}.")
+    return "\n\n".join(parts)
+
+
+def constants_table() -> str:
+    """Return the families of constant multipliers, the groups they reach and the `paper` preset."""
+    known = set(constant_names())
+    rows = []
+    for family, groups in CONSTANT_FAMILIES.items():
+        names = [f"{family}_{what}" for what in ("init", "lr") if f"{family}_{what}" in known]
+        if not names:
+            continue
+        preset = [f"{name}: {Fraction(PAPER_CONSTANTS[name])}" for name in names if name in PAPER_CONSTANTS]
+        rows.append((_codes(names), _codes(groups), _codes(preset)))
+    return markdown_table(("names", "groups", "set by `constants: paper`"), rows)
+
+
+def options_table(spec: type[Spec]) -> str:
+    """Return the fields of a spec with their defaults, choices and descriptions."""
+    rows = []
+    for name, field in spec.model_fields.items():
+        default = "required" if field.is_required() else f"`{_yaml(field.get_default(call_default_factory=True))}`"
+        rows.append((f"`{name}`", default, _codes(_choices(field.annotation)), field.description or ""))
+    return markdown_table(("key", "default", "choices", "meaning"), rows)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "rules": rules_tables,
+    "rules-extract": rules_extract,
+    "rule-sets": rule_set_tables,
+    "constants": constants_table,
+    "hps": lambda: options_table(BaseHPs),
+    "model": lambda: options_table(ModelSpec),
+    "train": lambda: options_table(TrainSpec),
+    "study": lambda: options_table(StudySpec),
+    "axis": lambda: options_table(AxisSpec),
+    "joint": lambda: options_table(JointSpec),
+    "grids": lambda: options_table(GridSpec),
+    "arm": lambda: options_table(ArmSpec),
+    "refinement": lambda: options_table(RefinementSpec),
+    "verdict": lambda: options_table(VerdictSpec),
+}
+
+
+def rule_cells(group: str, row: Row) -> tuple[str, str, str, str, str, str]:
+    """Return the cells of one group, in the order of `RULE_COLUMNS`."""
+    start = {"zero": "0", "gain": "gain 1, bias 0"}
+    return (
+        f"`{group}`",
+        start[row.start] if row.init is None else _code(row.init, "sigma"),
+        _code(row.lr, "eta_bias" if group == "expert_bias" else "eta"),
+        _code(1 / row.lr, "lambda") if row.decays else "none",
+        "not in Adam" if row.eps is None else _code(row.eps, "eps"),
+        "not in Adam" if row.eps_paper is None else _code(row.eps_paper, "eps"),
+    )
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a markdown table.
+
+    >>> print(markdown_table(("a", "b"), [("1", "2")]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def fill_blocks(text: str, blocks: Mapping[str, Callable[[], str]] = BLOCKS) -> str:
+    """Return a page with every generated block up to date; text outside the markers stays as it is."""
+
+    def filled(block: re.Match[str]) -> str:
+        name = block["name"]
+        if name.startswith("measured-") and name not in blocks:
+            return block[0]
+        if name not in blocks:
+            raise InputError(f"unknown block '{name}'; known are {', '.join(blocks)}")
+        return f"{block['begin']}{blocks[name]()}\n{block['end']}"
+
+    return BLOCK.sub(filled, text)
+
+
+def _different_rows(rules: RuleSet) -> list[tuple[str, ...]]:
+    """Return rows of cells that differ from the default rule set; groups that differ alike share a row."""
+    groups_of: dict[tuple[str, ...], list[str]] = {}
+    for group, row in rules.rows.items():
+        _, *ours = rule_cells(group, row)
+        _, *usual = rule_cells(group, EXPERTP.rows[group])
+        cells = tuple(cell if cell != other else AS_IN_EXPERTP for cell, other in zip(ours, usual, strict=True))
+        if set(cells) != {AS_IN_EXPERTP}:
+            groups_of.setdefault(cells, []).append(group)
+    return [(_codes(groups), *cells) for cells, groups in groups_of.items()]
+
+
+def _code(rule: Monomial, quantity: str = "") -> str:
+    factor = "" if quantity and rule == ONE else str(rule)
+    return f"`{' '.join(part for part in (quantity, factor) if part)}`"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _choices(annotation: object) -> list[str]:
+    """Return the strings that a field takes, be they all or only some of its values."""
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    return [choice for part in get_args(annotation) for choice in _choices(part)]
+
+
+def _yaml(value: object) -> str:
+    """Write a default as YAML reads it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Spec):
+        return str(value.to_dict())
+    return str(list(value)) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def main(paths: Sequence[str]) -> None:
+    """Rewrite the generated blocks of the given files."""
+    for path in map(Path, paths):
+        path.write_text(fill_blocks(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

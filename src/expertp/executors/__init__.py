@@ -1,1 +1,0 @@
-"""Where the workers of a sweep run."""

@@ -1,0 +1,167 @@
+"""The study's own arm beside another arm, zero-shot and re-tuned.
+
+Zero-shot: the hyperparameters of each arm at the base, carried over. Re-tuned: the best point of the other arm's sweeps
+at that size. A gap is the other arm's loss minus ours, paired by seed: positive where ours is lower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from expertp.analysis.curves import curve
+from expertp.figures import style
+from expertp.figures.labels import LOSS, LossSummary, summarize
+from expertp.figures.losses import draw_losses, error_bars, strip_of_diverged
+from expertp.figures.save import FigureData, Row, Value
+from expertp.figures.style import Axes, Figure
+from expertp.study.cells import Arm, Size
+from expertp.study.spec import HPS
+from expertp.study.table import StudyTable
+
+
+class Gap(NamedTuple):
+    """Loss of the other arm minus ours, paired by seed: mean, minimum, maximum and number of seeds."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Losses of both arms at one size; None where the study has none."""
+
+    axis: str
+    size: Size
+    ours: LossSummary
+    zero_shot: LossSummary
+    zero_shot_gap: Gap | None
+    retuned: LossSummary | None
+    retuned_at: str
+    retuned_gap: Gap | None
+
+    @property
+    def label(self) -> str:
+        """The size in the unit of the axis."""
+        return self.size.label_on(self.axis)
+
+
+@dataclass(frozen=True)
+class ArmsData(FigureData):
+    """The study's own arm and another one, at all sizes of the other arm's axes."""
+
+    height = 1.9
+    axes: tuple[str, ...]
+    own: Arm
+    other: Arm
+    sizes: tuple[Comparison, ...]
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether both have at least one loss."""
+        return any(each.ours.n for each in self.sizes) and any(each.zero_shot.n for each in self.sizes)
+
+    def rows(self) -> list[Row]:
+        """Return one row per size."""
+        rows: list[Row] = []
+        ours, theirs = self.own.name, self.other.name
+        for each in self.sizes:
+            row: dict[str, Value] = {"axis": each.axis, "size": each.label, "scale": each.size.scale}
+            summaries = {ours: each.ours, f"{theirs} zero-shot": each.zero_shot, f"{theirs} re-tuned": each.retuned}
+            for name, losses in summaries.items():
+                row |= {f"{name} {part}": getattr(losses, part, None) for part in ("median", "n", "diverged")}
+            row[f"{theirs} re-tuned at"] = each.retuned_at
+            for name, gap in (("zero-shot gap", each.zero_shot_gap), ("re-tuned gap", each.retuned_gap)):
+                row |= {f"{name} {part}": getattr(gap, part, None) for part in Gap._fields}
+            rows.append(row)
+        return rows
+
+
+def data(table: StudyTable, arm: Arm) -> ArmsData:
+    """Compare every size of an arm's axes with the study's own arm."""
+    sizes = []
+    for axis in table.axes_of(arm):
+        for size in table.sizes(axis):
+            ours, theirs = (table.zero_shot(axis, size, each) for each in (table.own, arm))
+            best, where = _retuned(table, axis, size, arm)
+            zero_shot = (summarize(ours), summarize(theirs), _gap(theirs, ours))
+            retuned = (summarize(best) if best else None, where, _gap(best, ours) if best else None)
+            sizes.append(Comparison(axis, size, *zero_shot, *retuned))
+    return ArmsData(table.axes_of(arm), table.own, arm, tuple(sizes))
+
+
+def _retuned(table: StudyTable, axis: str, size: Size, arm: Arm) -> tuple[tuple[float, ...], str]:
+    """Return the losses of an arm's best grid point at a size, one per seed of the study, and where it lies.
+
+    The best is chosen by the mean loss, as gaps are means. The zero-shot value is a candidate too, so re-tuned cannot
+    be worse than zero-shot.
+    """
+    swept = [found for hp in HPS if (found := curve(table, axis, size, arm, hp)) is not None]
+    if not swept:
+        return (), ""
+    candidates = [
+        (losses[: len(table.study.seeds)], f"{each.hp} {value:g}")
+        for each in swept
+        for value, losses, median in zip(each.log2_values, each.losses, each.medians, strict=True)
+        if math.isfinite(median)
+    ]
+    zero_shot = table.zero_shot(axis, size, arm)
+    if summarize(zero_shot).median is not None:
+        candidates.append((zero_shot, "the zero-shot values"))
+    return min(candidates, key=lambda each: float(np.nanmean(each[0])), default=((), "no run yet"))
+
+
+def _gap(theirs: Sequence[float], ours: Sequence[float]) -> Gap | None:
+    """Return the gap over seeds; None where a run has diverged, since the other seeds would be biased."""
+    if math.inf in (*theirs, *ours):
+        return None
+    pairs = [b - a for a, b in zip(ours, theirs, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    return Gap(float(np.mean(pairs)), min(pairs), max(pairs), len(pairs)) if pairs else None
+
+
+def draw(figure: Figure, arms: ArmsData) -> None:
+    """Draw losses in the top row and gaps in the bottom row, one column per axis."""
+    columns = style.columns(figure, arms.axes, (1.5, 1), sharey="row")
+    for axis, (upper, lower) in columns:
+        _draw_axis(upper, lower, arms, [each for each in arms.sizes if each.axis == axis])
+    upper, lower = columns[0][1]
+    upper.set_ylabel(LOSS)
+    lower.set_ylabel("gap (nats)")
+    lower.annotate(
+        f"↑ {arms.own.name} has the lower loss", (0, 1), xycoords="axes fraction", xytext=(3, -2), fontsize=8,
+        textcoords="offset points", va="top", alpha=0.75,
+    )  # fmt: skip
+    summaries = [losses for each in arms.sizes for losses in (each.ours, each.zero_shot, each.retuned) if losses]
+    if any(each.diverged for each in summaries):
+        strip_of_diverged([panels[0] for _, panels in columns], levels=3)
+    style.figure_legend(figure)
+
+
+def _draw_axis(upper: Axes, lower: Axes, arms: ArmsData, sizes: Sequence[Comparison]) -> None:
+    for ax in (upper, lower):
+        style.faint_grid(ax)
+        style.scale_ticks(ax, [each.size.scale for each in sizes])
+    lower.axhline(0, color=style.INK, linewidth=0.9)
+    # Field, label, colour, marker, line and horizontal offset of gaps.
+    series = (
+        ("ours", f"{arms.own.name}, zero-shot", style.OURS, "o", "-", 1.0),
+        ("zero_shot", f"{arms.other.name}, zero-shot", style.OTHER, "s", "--", 0.97),
+        ("retuned", f"{arms.other.name}, re-tuned at each size", style.RETUNED, "D", ":", 1.03),
+    )
+    for level, (field, label, colour, marker, line, beside) in enumerate(series):
+        look = {"color": colour, "marker": marker, "linestyle": line}
+        losses = {each.size.scale: found for each in sizes if (found := getattr(each, field))}
+        if losses:
+            draw_losses(upper, list(losses), list(losses.values()), level, **look, label=label)
+        gaps = {each.size.scale * beside: gap for each in sizes if (gap := getattr(each, f"{field}_gap", None))}
+        if gaps:
+            mean, low, high, _ = zip(*gaps.values(), strict=True)
+            error_bars(lower, list(gaps), mean, low, high, **look)
+    upper.tick_params(labelbottom=False)
+    lower.set_xlabel("scale (times the base)")

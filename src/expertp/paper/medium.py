@@ -1,0 +1,59 @@
+"""Fig. 15, Finding 2.1: the race of speedrun at a larger size (in the paper: GPT2-medium, 355M active parameters).
+
+Criterion: all three MoE models compete as in speedrun; E16A4 ends significantly below E4A1; the losses of E16A4 and
+E12A1 differ by at most 0.02 nats.
+"""
+
+from expertp.paper.finding import Finding, Outcome, PaperStudy, Tables, joint_models, zero_shot_study
+from expertp.paper.race import decide_race, dense_sections
+
+CLAIM = (
+    "At a larger size, MoE models compete with the dense model as well. E16A4 ends clearly below E4A1, and on a par "
+    "with E12A1, which has more parameters."
+)
+
+CPU = {"steps": 300, "schedule": "cosine", "eval_every": 50, "eval_tokens": 32768}
+PAPER = {"steps": 15000, "schedule": "cosine", "eval_every": 500}
+E4A1_E16A4 = {"E4A1": {"alpha_ffn": 4}, "E16A4": {"n_exp": 16, "n_act": 4}}
+E12A1 = {"E12A1": {"alpha_ffn": 4}}
+
+QUARTER = zero_shot_study(
+    "medium",
+    cpu={"train": CPU, "joint": joint_models(E4A1_E16A4, n_embd=256, n_layer=4)},
+    paper={"train": PAPER, "joint": joint_models(E4A1_E16A4, n_embd=1024, n_layer=24)},
+    both={"seeds": [0, 1, 2]},
+)
+TWELFTH = zero_shot_study(
+    "medium-twelfth",
+    cpu={"train": CPU, "joint": joint_models(E12A1, n_embd=256, n_layer=4)},
+    paper={"train": PAPER, "joint": joint_models(E12A1, n_embd=1024, n_layer=24)},
+    both={"seeds": [0, 1, 2], "base": {"n_exp": 12}},
+)
+DENSE = PaperStudy(
+    "medium-dense",
+    cpu={
+        "train": CPU,
+        **dense_sections(n_embd=256, n_layer=4, lr=1 / 512, init_std=1 / 32),
+        "grids": {"log2_lr": [-10, -9, -8], "log2_init_std": [-6, -5, -4, -3]},
+    },
+    paper={
+        "train": PAPER,
+        **dense_sections(n_embd=1024, n_layer=24, lr=1 / 1024, init_std=1 / 64),
+        "grids": {"log2_lr": [-12, -11, -10, -9, -8], "log2_init_std": [-7, -6, -5]},
+    },
+    both={"seeds": [0, 1, 2], "verdict": None},
+)
+
+
+def decide(tables: Tables) -> Outcome:
+    """Judge the race, and the two comparisons between MoE models."""
+    quarter, twelfth = tables[QUARTER.name], tables[TWELFTH.name]
+    return decide_race(
+        {"E4A1": quarter, "E16A4": quarter, "E12A1": twelfth},
+        tables[DENSE.name],
+        ahead=[("E16A4", "E4A1")],
+        equal=[("E16A4", "E12A1")],
+    )
+
+
+FINDING = Finding("medium", "Fig. 15, Finding 2.1", CLAIM, (QUARTER, TWELFTH, DENSE), decide)

@@ -1,0 +1,40 @@
+"""Fig. 19, appendix E: networks with soft routers approach the mean-field limit, along three ways of scaling.
+
+The paper does not solve this limit; `theory` does.
+
+Criterion: along each way, the distance of the networks' mean loss to the limit falls from the smallest to the largest
+size, to 5% or less.
+"""
+
+from expertp.figures.save import render
+from expertp.paper.finding import Finding, Outcome, Tables
+
+CLAIM = "The loss of networks with soft routers converges to the mean-field limit along three ways of scaling."
+
+# Largest relative distance of the largest networks to the limit.
+CLOSE = 0.05
+
+
+def decide(_: Tables) -> Outcome:
+    """Solve the limit, and compare networks of growing size with it."""
+    from expertp.figures.theory import soft_router as figure  # imports torch
+    from expertp.theory.soft_router import WAYS, soft_router
+
+    found = soft_router()
+    distances = [
+        (comparison.error_of_mean(way.sizes[0]), comparison.error_of_mean(way.sizes[-1]))
+        for way, comparison in zip(WAYS, found, strict=True)
+    ]
+    listed = "; ".join(
+        f"{way.title}: {first:.1%} to {last:.1%}" for way, (first, last) in zip(WAYS, distances, strict=True)
+    )
+    return Outcome(
+        parts=[last <= CLOSE and last < first for first, last in distances],
+        number=f"distance of the networks' mean loss to the limit, from the smallest to the largest size: {listed}",
+        why=f"The distance must fall, to {CLOSE:.0%} or less. The distribution of p narrows as Ne grows, so the figure "
+        "compares each size with the theory at its own Ne.",
+        drawings=(render("soft-router", figure.draw, figure.data(WAYS, found)),),
+    )
+
+
+FINDING = Finding("soft-router", "Fig. 19, appendix E", CLAIM, (), decide)

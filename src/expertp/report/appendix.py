@@ -1,0 +1,217 @@
+"""Sections of a report without figures of runs: coordinate check, theory, plan, failures, environment, commands."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from expertp.coordcheck.records import CheckRecord
+from expertp.coordcheck.slopes import HEADINGS, Slope
+from expertp.errors import InputError
+from expertp.figures.labels import minus, signed
+from expertp.figures.save import inline_svg, to_csv
+from expertp.report import commands as suggested
+from expertp.report.elements import Item, Listing, Missing, Note, Picture, Section, Table
+from expertp.report.planned import plan_for, plan_json, plan_table, torch_code
+from expertp.report.reading import Reading
+from expertp.study.table import DONE
+from expertp.theory.records import ComparisonRecord
+
+MOST_ROWS_OPEN = 12
+
+
+THEORY_PICTURES = {
+    "loss": ("Loss of networks and of the limit", "Lines: networks, mean over seeds; dashed: the limit."),
+    "router": ("Law of the router over experts", "Density of p at the last step; outline: the theory's."),
+    "error": ("Distance to the limit over size", "Root mean square over seeds, with fitted slopes."),
+    "kernels": ("Kernels of the stream over pairs of steps", "The limit's, and below those of the largest networks."),
+}
+
+
+def coordinate_check(reading: Reading) -> Section:
+    """Section 8: the result of `expertp coordcheck`, or the command that makes it."""
+    path, items = reading.directory.path, list[Item]()
+    for name in ("coordcheck", *(f"coordcheck-{arm}" for arm in reading.study.arms)):
+        drawing = path / name / "coordcheck.svg"
+        if drawing.exists():
+            items += _stored(drawing.with_suffix(".json"), "coordcheck", partial(_checked, drawing, name))
+    return Section(
+        "coordcheck",
+        "Do activations keep their size?",
+        "The coordinate check measures how the sizes of activations, and of their updates in training, depend on "
+        "scale, and compares the slopes with those expected from the rules. A passing check does not imply transfer: "
+        "the verdict at the top decides.",
+        tuple(items) or (Missing("The coordinate check has not been run.", suggested.coordcheck(path)),),
+        "8",
+    )
+
+
+def theory(reading: Reading) -> Section:
+    """Section 11: the result of `expertp theory compare`, or the command that makes it."""
+    path = reading.directory.path
+    items = _stored(path / "theory" / "compare.json", "theory compare", partial(_compared, path / "theory"))
+    return Section(
+        "theory",
+        "What does theory say?",
+        "Hyperparameters can transfer because networks approach a limit as they grow. The theory solves this "
+        "mean-field limit for a deep residual MoE without attention, trained by gradient descent on synthetic data, "
+        "and compares it with finite networks.",
+        tuple(items) or (Missing("The theory has not been solved for this report.", suggested.theory(path)),),
+        "11",
+    )
+
+
+def _stored(record: Path, verb: str, shown: Callable[[Any], list[Item]]) -> list[Item]:
+    """Return what is shown of a record that a verb has written; nothing where there is none."""
+    if not record.exists():
+        return []
+    try:
+        return shown(json.loads(record.read_text(encoding="utf-8")))
+    except (ValueError, LookupError, TypeError):
+        raise InputError(f"{record}: is damaged; write it again with `expertp {verb}`, or delete it") from None
+
+
+def _picture(drawing: Path, name: str, title: str, caption: str, counts: str, csv: str) -> Picture:
+    svg = inline_svg(drawing.read_text(encoding="utf-8"), name, title, f"{caption} {counts}.")
+    return Picture(name, svg, caption, counts, csv)
+
+
+def _checked(drawing: Path, name: str, tree: Any) -> list[Item]:
+    found = CheckRecord.from_dict(tree)
+    verdicts = Counter(slope.verdict for slope in found.slopes)
+    caption = (
+        f"Sizes of activations and of their updates relative to the base, over scale, with the rules {found.rules} and "
+        f"{found.steps} training steps. Thick lines: slopes outside their tolerance."
+    )
+    counts = (
+        f"n = {max((slope.seeds for slope in found.slopes), default=0)} seeds per size; {len(found.slopes)} slopes: "
+        f"{verdicts['PASS']} within tolerance, {verdicts['FAIL']} outside; {len(found.diverged)} diverged runs"
+    )
+    csv = to_csv(asdict(slope) for slope in found.slopes)
+    title = f"Coordinate check of {found.rules}"
+    return [_picture(drawing, name, title, caption, counts, csv), _slope_table(found.slopes)]
+
+
+def _compared(folder: Path, tree: Any) -> list[Item]:
+    found, items = ComparisonRecord.from_dict(tree), list[Item]()
+    counts = (
+        f"n = {found.networks[0].seeds} networks a size, {len(found.networks)} sizes; Monte-Carlo error of the limit "
+        f"{100 * (found.theory.mc_error or 0):.2g}%"
+    )
+    for name, (title, caption) in THEORY_PICTURES.items():
+        drawing, numbers = folder / f"{name}.svg", folder / f"{name}.csv"
+        if drawing.exists() and numbers.exists():
+            csv = numbers.read_text(encoding="utf-8")
+            items.append(_picture(drawing, f"theory-{name}", title, caption, counts, csv))
+    rows = [(str(each.size), f"{each.error:.2%}", f"{each.error_of_mean:.2%}") for each in found.networks]
+    header = ("networks", "one network", "their mean")
+    return [*items, Table("Distance of f to the limit over data and steps", header, tuple(rows), numeric=2)]
+
+
+def _slope_table(slopes: Sequence[Slope]) -> Table:
+    """Return measured and expected slopes, one row per axis and module."""
+    by_place: dict[tuple[str, str], dict[str, str]] = {}
+    for slope in slopes:
+        by_place.setdefault((slope.axis, slope.module), {})[slope.check] = _slope(slope)
+    rows = [(axis, module, *(cells.get(check, "") for check in HEADINGS)) for (axis, module), cells in by_place.items()]
+    caption = "Measured slopes ± standard error over seeds; expected slopes in brackets"
+    return Table(caption, ("axis", "module", *map(minus, HEADINGS.values())), tuple(rows), numeric=4, is_folded=True)
+
+
+def _slope(slope: Slope) -> str:
+    low, high = (minus(f"{end:g}") for end in (slope.low, slope.high))
+    expected = low if low == high else f"{low} to {high}"
+    if slope.slope is None:
+        return f"– ({expected})"
+    error = "" if slope.standard_error is None else f" ± {slope.standard_error:.2f}"
+    mark = " ✗" if slope.verdict == "FAIL" else ""
+    return f"{signed(slope.slope, 2)}{error} ({expected}){mark}"
+
+
+def plan_section(reading: Reading) -> Section:
+    """The plan for the study's largest model, to copy."""
+    made = plan_for(reading.study, reading.largest)
+    forward = made.forward
+    experts = "" if forward.moe_output is None else f", sum over active experts × {forward.moe_output:g}"
+    title = f"Target: {made.target.describe()}. Base: {made.base.describe()}. Rules: {made.hps.rules}."
+    return Section(
+        "plan",
+        "The plan for the largest model",
+        f"The study's hyperparameters carried over to its largest model: {made.target.describe()}.",
+        (
+            plan_table(made),
+            Note(
+                f"Factors in the forward pass: block outputs × {forward.residual:.4g}, logits × {forward.logits:.4g}, "
+                f"attention scores q·k × {forward.attention_scale:.4g}{experts}. Norms start with gain 1 and bias 0. "
+                "Expert biases are not updated by Adam."
+            ),
+            Listing("plan-json", "The plan as JSON", plan_json(made), is_folded=True),
+            Listing("plan-torch", "The plan as parameter groups of torch", torch_code(made, title), is_folded=True),
+        ),
+    )
+
+
+def failures(reading: Reading) -> Section:
+    """List all runs that failed or diverged."""
+    rows = [
+        (
+            reading.directory.place(result.identity).name,
+            result.status,
+            f"step {result.step} of {result.run.train.steps}" if result.status == "diverged" else "",
+            result.error or ("loss above the limit, or not finite" if result.status == "diverged" else ""),
+        )
+        for result in sorted(reading.table.results, key=lambda each: (each.status != "failed", each.identity))
+        if result.status in ("failed", "diverged")
+    ]
+    item: Item = Note("No run has failed or diverged.")
+    if rows:
+        caption, header = f"{len(rows)} runs that failed or diverged", ("run", "status", "step", "error")
+        item = Table(caption, header, tuple(rows), is_folded=len(rows) > MOST_ROWS_OPEN)
+    lead = f"{reading.counts()}. Figures mark diverged runs and never average over the remaining seeds."
+    return Section("failures", "Failures", lead, (item,))
+
+
+def environment(reading: Reading) -> Section:
+    """List the machines and versions that the runs used."""
+    found: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for result in reading.table.results:
+        if result.status in DONE and (run := reading.directory.directory(result.identity)):
+            found[tuple(sorted((name, str(value)) for name, value in run.environment.items()))] += 1
+    names = sorted({name for each in found for name, _ in each})
+    rows = [(*(dict(each).get(name, "–") for name in names), str(count)) for each, count in found.most_common()]
+    item: Item = Note("No run has ended yet.")
+    if rows:
+        item = Table("Environment at the start of the runs that have ended", (*names, "runs"), tuple(rows), numeric=1)
+    train, seconds = reading.study.train, sum(result.seconds or 0 for result in reading.table.results)
+    facts = (
+        f"Data: {train.data}, content hash {reading.directory.data_hash[:16]}. Compute type: {train.dtype}. Schedule: "
+        f"{train.schedule} with {train.warmup_steps} warm-up steps. Batch: {train.batch_tokens} tokens. Training took "
+        f"{seconds / 3600:.2f} worker hours in total."
+    )
+    return Section("environment", "Environment", facts, (item,))
+
+
+def commands(reading: Reading) -> Section:
+    """List the commands that repeat the study."""
+    path = reading.directory.path
+    lines = [
+        f"expertp prepare SOURCE --out {reading.study.train.data}   # source and tokenizer: see this directory",
+        suggested.sweep(path),
+        suggested.coordcheck(path),
+        suggested.report(path),
+    ]
+    study = json.dumps(reading.study.to_dict(), indent=2)
+    return Section(
+        "commands",
+        "Commands",
+        "Save the study file below as STUDY.yaml. It is JSON, which is valid YAML.",
+        (
+            Listing("commands-text", "Commands that repeat the study", "\n".join(lines)),
+            Listing("study-text", "The study file", study, is_folded=True),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Which runs to train next: cells that would decide an open verdict, and constants by coordinate descent."""

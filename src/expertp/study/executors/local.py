@@ -1,0 +1,86 @@
+"""Workers as processes on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from expertp.errors import RunError
+from expertp.study.store import StudyDirectory
+
+POLL_SECONDS = 0.2
+# Number of workers that may die outside of a run before the sweep gives up.
+MOST_DEATHS = 5
+# Environment variables that set the number of threads of torch's libraries.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Starts worker processes, and replaces those that were killed.
+
+    Small models gain little from a second thread: several workers with one thread each are fastest.
+
+    Args:
+        workers: number of processes.
+        threads: number of threads per process.
+    """
+
+    workers: int
+    threads: int = 1
+
+    def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
+        """See `expertp.study.sweep.Executor`."""
+        alive = {number: self._start(directory, number) for number in range(self.workers)}
+        deaths = 0
+        try:
+            while alive:
+                time.sleep(POLL_SECONDS)
+                tick()
+                if should_stop():
+                    return
+                for number, process in list(alive.items()):
+                    code = process.poll()
+                    if code is None:
+                        continue
+                    del alive[number]
+                    if code == 0 and directory.has_ended():
+                        continue
+                    deaths += not self._blames_a_run(directory, process)
+                    if deaths > MOST_DEATHS:
+                        raise RunError(
+                            f"too many workers died; the last {_how(code)}, see {directory.path}/workers/{number}.log"
+                        )
+                    alive[number] = self._start(directory, number)
+        finally:
+            _end(alive)
+
+    def _start(self, directory: StudyDirectory, number: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "expertp.study.executors.worker", str(directory.path), str(os.getpid())]
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(self.threads))}
+        with (directory.path / "workers" / f"{number}.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    @staticmethod
+    def _blames_a_run(directory: StudyDirectory, process: subprocess.Popen[bytes]) -> bool:
+        """Record a worker's death as the failure of the run that it was training; return False if there was none."""
+        identity = directory.was_at(process.pid)
+        if identity is None or process.returncode == 0:
+            return False
+        directory.note_failure(identity, f"the worker {_how(process.returncode)}; is there enough memory?")
+        return True
+
+
+def _end(alive: Mapping[int, subprocess.Popen[bytes]]) -> None:
+    """Tell workers to save and stop, and wait for them."""
+    for process in alive.values():
+        process.send_signal(signal.SIGTERM)
+    for process in alive.values():
+        process.wait()
+
+
+def _how(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

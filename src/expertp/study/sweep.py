@@ -1,0 +1,135 @@
+"""Train the missing runs of a study.
+
+A worker is a process that walks through the study's runs and trains each run that has not ended and that no other
+worker holds. Runs are locked on disk, so any number of workers of any number of `sweep` commands, on any machine that
+sees the directory, share the work without a queue. An executor only has to start workers and replace those that die.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from expertp.errors import BusyError
+from expertp.study.executors.local import LocalExecutor
+from expertp.study.spec import StudySpec
+from expertp.study.store import StudyDirectory, open_study
+from expertp.study.table import DONE, ENDED, StudyTable
+from expertp.training.train import train
+from expertp.util.machine import release_memory, usable_cores
+
+# How long a worker waits when other workers hold all runs that are left.
+WAIT_SECONDS = 1.0
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Starts workers: on this machine, or through a cluster's scheduler."""
+
+    @property
+    def workers(self) -> int:
+        """Number of runs that are trained at a time."""
+
+    def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
+        """Return when all workers have finished, or have stopped because they should; call `tick` often."""
+
+
+class InProcess:
+    """Trains one run after another in this process, for small studies, notebooks and debuggers."""
+
+    workers = 1
+
+    def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
+        """See `Executor`."""
+
+        def is_over() -> bool:
+            tick()
+            return should_stop()
+
+        work(directory, is_over)
+
+
+def run_study(study: StudySpec, out: str | Path, executor: Executor | None = None) -> StudyTable:
+    """Train what is missing of a study in a directory and return its table.
+
+    Args:
+        study: the study; `load_study` reads one from a file.
+        out: the study's directory; created, or resumed if it holds the same study.
+        executor: starts the workers; by default one process per core of this machine.
+
+    Returns:
+        All cells with their results.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from expertp import BaseHPs, ModelSpec, TrainSpec
+    >>> from expertp.data import PrepareOptions, prepare
+    >>> from expertp.study.spec import AxisSpec, GridSpec, StudySpec
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "text.jsonl").write_text('{"text": "to be or not to be, that is the question"}\\n' * 99)
+    ...     _ = prepare(f"{folder}/text.jsonl", f"{folder}/tokens", PrepareOptions("bytes"))
+    ...     study = StudySpec(
+    ...         name="tiny", seeds=(0, 1), verdict=None,
+    ...         base=ModelSpec(n_embd=16, n_layer=1, d_head=16, n_exp=2, vocab_size=384, context=8),
+    ...         hps=BaseHPs(lr=0.01), axes={"width": AxisSpec(sizes=(16, 32))}, grids=GridSpec(log2_lr=(-7, -6)),
+    ...         train=TrainSpec(data=f"{folder}/tokens", steps=1, batch_tokens=16, eval_every=0))
+    ...     table = run_study(study, f"{folder}/study", InProcess())
+    >>> [len(table.where(axis="width", hp="log2_lr", size=size)) for size in table.sizes("width")]
+    [4, 4]
+    """
+    return sweep(open_study(out, study), executor or LocalExecutor(usable_cores()))
+
+
+def sweep(
+    directory: StudyDirectory,
+    executor: Executor,
+    should_stop: Callable[[], bool] = lambda: False,
+    tick: Callable[[], None] = lambda: None,
+) -> StudyTable:
+    """Train what is missing of a study, write results.csv, and return the study's table.
+
+    Args:
+        directory: the study.
+        executor: starts workers.
+        should_stop: called often; when it returns True, runs are saved and continue at the next call.
+        tick: called often, to show progress.
+    """
+    directory.forget_failures()
+    if not directory.has_ended():
+        executor.run_workers(directory, should_stop, tick)
+    for result in directory.write_results():  # a worker that was killed at its last moment leaves checkpoints
+        if result.status in DONE and not directory.study.keep_checkpoints:
+            directory.drop_checkpoints(result.identity)
+    return directory.table()
+
+
+def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
+    """Train missing runs until all have ended or `should_stop` returns True.
+
+    A run that another worker holds is skipped and looked at again later: that worker may be killed.
+    """
+    left = list(directory.runs)
+    while left and not should_stop():
+        left = [identity for identity in left if directory.result(identity).status not in ENDED]
+        has_worked = [_try_one(directory, identity, should_stop) for identity in left if not should_stop()]
+        if left and not any(has_worked):
+            time.sleep(WAIT_SECONDS)
+
+
+def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[], bool]) -> bool:
+    """Train a run unless it has ended or another worker holds it; return whether it was trained."""
+    if directory.result(identity).status in ENDED:
+        return False
+    try:
+        with directory.at_work(identity):
+            result = train(directory.runs[identity], directory.place(identity), should_stop=should_stop)
+            if result.has_ended and not directory.study.keep_checkpoints:
+                directory.drop_checkpoints(identity)
+    except BusyError:
+        return False
+    except Exception as error:  # a run that fails must not stop the others
+        directory.note_failure(identity, f"{type(error).__name__}: {error}")
+    release_memory()
+    return True

@@ -1,0 +1,97 @@
+"""Sampling from a trained run, with the same logits and compute dtype as in training."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from expertp.data import Tokenizer, load_tokenizer
+from expertp.data.tokenizers import load_gpt2
+from expertp.errors import InputError
+from expertp.model.transformer import MoETransformer
+from expertp.spec import Dtype
+from expertp.training.loop import autocast, build_model, plan_run, resolve_dtype
+from expertp.training.store import RunDirectory, read_run
+
+
+class LoadedModel(NamedTuple):
+    """A trained model on CPU, its tokenizer and its compute dtype."""
+
+    model: MoETransformer
+    tokenizer: Tokenizer
+    dtype: Dtype
+
+
+def load_model(out: str | Path) -> LoadedModel:
+    """Return the model of a run with the weights of its newest checkpoint."""
+    directory = read_run(out)
+    weights = directory.newest_weights()
+    if weights is None:
+        raise InputError(f"{out}: has no checkpoint to sample from; train the run up to its first checkpoint")
+    tokenizer = _tokenizer(directory)
+    model = build_model(directory.run, plan_run(directory.run), "cpu")
+    model.load_state_dict(weights)
+    return LoadedModel(model.eval(), tokenizer, resolve_dtype(directory.run, "cpu"))
+
+
+def _tokenizer(directory: RunDirectory) -> Tokenizer:
+    """Return the tokenizer of a run; nanoGPT and llm.c do not store it, so gpt2 is assumed for their data."""
+    if directory.tokenizer is not None:
+        return load_tokenizer(directory.tokenizer, directory.path)
+    gpt2, rows = load_gpt2(), directory.run.model.vocab_size
+    if rows < gpt2.vocab_size:
+        raise InputError(
+            f"{directory.path}: its data stores no tokenizer, and vocab_size={rows} is too small for gpt2; train "
+            "on data written by `expertp prepare`"
+        )
+    return gpt2
+
+
+@torch.no_grad()
+def next_logits(loaded: LoadedModel, ids: Sequence[int]) -> Float[Tensor, "V"]:
+    """Return the logits of the next token, given the last `context` ids."""
+    window_BS = torch.tensor([ids[-loaded.model.spec.context :]])
+    with autocast(loaded.dtype, "cpu"):
+        h_BSN = loaded.model.hidden(window_BS).h_BSN
+        logits: Tensor = loaded.model.logits(h_BSN[:, -1:])[0, 0]
+    return logits
+
+
+def generate(
+    loaded: LoadedModel,
+    prompt: Sequence[int],
+    count: int,
+    *,
+    temperature: float = 0.8,
+    top_k: int | None = 50,
+    seed: int = 0,
+) -> Iterator[int]:
+    """Yield `count` sampled token ids; padding rows of the vocabulary are never sampled.
+
+    Positions are learned, so all activations are recomputed for every token.
+
+    Args:
+        loaded: a trained model.
+        prompt: at least one token id.
+        count: number of ids to sample.
+        temperature: divides the logits; 0: always the most likely id.
+        top_k: sample from the `top_k` most likely ids; None: from all ids.
+        seed: seed of the sampling.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    ids = list(prompt)
+    for _ in range(count):
+        logits_V = next_logits(loaded, ids)[: loaded.tokenizer.vocab_size].double()
+        if temperature == 0:
+            chosen = int(logits_V.argmax())
+        else:
+            if top_k is not None and top_k < len(logits_V):
+                logits_V[logits_V < logits_V.topk(top_k).values[-1]] = -torch.inf
+            # Subtract the maximum first, so that a tiny temperature cannot overflow.
+            probability_V = ((logits_V - logits_V.max()) / temperature).softmax(-1)
+            chosen = int(torch.multinomial(probability_V, 1, generator=generator))
+        ids.append(chosen)
+        yield chosen

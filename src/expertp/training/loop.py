@@ -1,0 +1,226 @@
+"""The training loop in memory: model, optimizer and load balancing of one run.
+
+The only files read are token shards; no file is written. The state after a step is the weights (including expert
+biases), the optimizer state and the step count. Batches are a pure function of (seed, step) and no other random
+numbers are drawn, so a checkpoint needs only these three.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils import deterministic as torch_deterministic
+
+from expertp.data import Dataset, check_vocab, eval_batches, train_batch
+from expertp.errors import InputError
+from expertp.model.experts import choose_backend
+from expertp.model.transformer import MoETransformer
+from expertp.plan import Plan, plan
+from expertp.spec import Dtype, RunSpec, TrainSpec
+from expertp.training.balance import bias_update
+from expertp.training.optim import adamw, init_parameters, lr_factor, set_lr_factor
+from expertp.util.machine import memory_bytes
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """Result of one optimizer step: loss before the update, loads per layer, factor of the schedule.
+
+    A diverged step (loss not finite, or above the bound) does not change the model.
+    """
+
+    loss: float
+    load_LE: Int[Tensor, "L E"]
+    lr_factor: float
+    diverged: bool
+
+
+def plan_run(run: RunSpec) -> Plan:
+    """Return the plan of a run."""
+    return plan(run.base, run.model, run.hps, steps=run.train.steps, allow_kappa_change=run.allow_kappa_change)
+
+
+def resolve_device(train: TrainSpec) -> str:
+    """Return the device of a run: "cpu" or "cuda"."""
+    if train.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("train.device=cuda, but torch finds no CUDA device; set train.device=cpu")
+    if train.device != "auto":
+        return train.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def resolve_dtype(run: RunSpec, device: str) -> Dtype:
+    """Return the compute dtype: `auto` is bfloat16 on CUDA, and on CPU for matrices large enough to profit.
+
+    The rule is fixed, not timed, so that a run does not depend on the machine; docs/performance.md has measurements.
+    """
+    if run.train.dtype != "auto":
+        return run.train.dtype
+    if device == "cuda":
+        return "bfloat16"
+    return "bfloat16" if min(run.model.n_embd, run.model.n_hid) >= 256 else "float32"
+
+
+def resolved(run: RunSpec, device: str) -> RunSpec:
+    """Return the run with `dtype: auto` resolved, as it is recorded and hashed."""
+    return run.replace(train=run.train.replace(dtype=resolve_dtype(run, device)))
+
+
+def check_run(run: RunSpec, dataset: Dataset, device: str) -> None:
+    """Raise `InputError` if the run has no valid plan, too little data or too little memory; writes no file."""
+    plan_run(run)
+    check_vocab(dataset, run.model.vocab_size)
+    train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
+    if run.train.eval_every > 0:
+        next(iter(eval_batches(dataset.val, run.model.context, 1, run.train.eval_tokens)))
+    choose_backend(run.train.expert_backend, device, run.model, resolve_dtype(run, device))
+    # Weights, gradients and the two moments of Adam; activations are not counted.
+    needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
+    there = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else memory_bytes()
+    if needed > there:
+        raise InputError(
+            f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB, but this machine has "
+            f"{there / 2**30:.1f} GiB; choose a smaller model"
+        )
+
+
+def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
+    """Return the model of a run, with uninitialized weights."""
+    train, dtype = run.train, resolve_dtype(run, device)
+    model = MoETransformer(
+        run.model,
+        planned.forward,
+        backend=choose_backend(train.expert_backend, device, run.model, dtype),
+        with_auxiliary=train.balance == "aux_loss",
+        activation_checkpointing=train.activation_checkpointing,
+    )
+    return model.to(device, torch.float64 if dtype == "float64" else torch.float32)
+
+
+class TrainingLoop:
+    """One run in memory.
+
+    Args:
+        run: the run.
+        dataset: its data.
+        device: "cpu" or "cuda".
+        on_gradients: called with the model after the backward passes of a step, before clipping; must not change it.
+    """
+
+    def __init__(
+        self,
+        run: RunSpec,
+        dataset: Dataset,
+        device: str,
+        on_gradients: Callable[[MoETransformer], None] = lambda _: None,
+    ) -> None:
+        self.run, self.dataset, self.device, self.on_gradients = run, dataset, device, on_gradients
+        self.dtype = resolve_dtype(run, device)
+        planned = plan_run(run)
+        self.model = build_model(run, planned, device)
+        init_parameters(self.model, planned, run.train.seed)
+        self.optimizer = adamw(self.model, planned)
+        self.diverge_above = run.train.diverge_above or 2 * math.log(run.model.vocab_size)
+        self.steps_done = 0
+
+    def step(self) -> StepOutcome:
+        """Take one optimizer step; if the loss has diverged, leave the model unchanged."""
+        factor = lr_factor(self.run.train, self.steps_done)
+        set_lr_factor(self.optimizer, factor)
+        loss, load_LE = self._accumulate()
+        diverged = self.has_diverged(loss)
+        if not diverged:
+            self.on_gradients(self.model)
+            if self.run.hps.clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.hps.clip)
+            self.optimizer.step()
+            self._balance(load_LE)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps_done += 1
+        return StepOutcome(loss, load_LE, factor, diverged)
+
+    def has_diverged(self, loss: float) -> bool:
+        """Return whether a loss is not finite or is above the bound."""
+        return not (math.isfinite(loss) and loss <= self.diverge_above)
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Return the mean loss over the fixed validation tokens."""
+        run = self.run
+        sequences = run.train.micro_batch or run.sequences
+        total, count = 0.0, 0
+        for batch in eval_batches(self.dataset.val, run.model.context, sequences, run.train.eval_tokens):
+            tokens = torch.from_numpy(batch).to(self.device)
+            with autocast(self.dtype, self.device):
+                total += self.model(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
+            count += len(tokens)
+        return total / count
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the parameters and expert biases by name."""
+        return {name: value.contiguous() for name, value in self.model.state_dict().items()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizer state by `STATE/PARAMETER`."""
+        return {
+            f"{key}/{name}": value.contiguous()
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+
+    def restore(self, steps_done: int, weights: Mapping[str, Tensor], optimizer_state: Mapping[str, Tensor]) -> None:
+        """Restore the state that `weights` and `optimizer_state` returned after `steps_done` steps."""
+        self.model.load_state_dict(weights)
+        parameters = dict(self.model.named_parameters())
+        for key, value in optimizer_state.items():
+            what, _, name = key.partition("/")
+            self.optimizer.state[parameters[name]][what] = value.to(self.device)
+        self.steps_done = steps_done
+
+    def _accumulate(self) -> tuple[float, Tensor]:
+        """Accumulate the gradients of all micro-batches; return the mean loss and the summed loads."""
+        run = self.run
+        batch = train_batch(self.dataset.train, run.model.context, run.sequences, run.train.seed, self.steps_done)
+        micro_batches = torch.from_numpy(batch).to(self.device).split(run.train.micro_batch or run.sequences)
+        total, loads = 0.0, []
+        for tokens in micro_batches:
+            with autocast(self.dtype, self.device):
+                out = self.model(tokens[:, :-1], tokens[:, 1:])
+            objective = out.loss + run.train.aux_weight * out.auxiliary
+            (objective / len(micro_batches)).backward()
+            total += out.loss.item()
+            loads.append(out.load_LE)
+        return total / len(micro_batches), torch.stack(loads).sum(0)
+
+    def _balance(self, load_LE: Tensor) -> None:
+        if self.run.model.ffn == "moe":
+            assert (load_LE.sum(-1) > 0).all(), "a MoE layer received no tokens"
+            change_LE = bias_update(load_LE, self.run.model.n_act, self.run.hps.bias_lr, self.run.train.balance)
+            self.model.shift_biases(change_LE)
+
+
+def autocast(dtype: Dtype, device: str) -> AbstractContextManager[Any]:
+    """Return the autocast context of a compute dtype: bfloat16 uses autocast, other dtypes do not."""
+    return torch.autocast(device, dtype=torch.bfloat16) if dtype == "bfloat16" else nullcontext()
+
+
+@contextmanager
+def deterministic(device: str) -> Iterator[None]:
+    """Make torch raise an error for nondeterministic operations."""
+    settings: Any = torch_deterministic  # torch changes the module's class at run time
+    before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = False  # unnecessary: no uninitialized memory is read
+    if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = fill

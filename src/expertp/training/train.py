@@ -1,0 +1,201 @@
+"""Train one run in a directory: RunSpec -> RunResult, with records, checkpoints and bit-exact resume."""
+
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from expertp.data import open_dataset
+from expertp.spec import RunSpec
+from expertp.training.balance import load_deviation
+from expertp.training.loop import StepOutcome, TrainingLoop, check_run, deterministic, resolve_device, resolved
+from expertp.training.records import RunResult, Status, StepMetrics
+from expertp.training.store import Checkpoint, RunDirectory, open_run
+from expertp.util.machine import processor_name
+
+METRICS_FLUSH_SECONDS = 5.0
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Receives the metrics of a run: a progress bar, TensorBoard."""
+
+    def begin(self, run: RunSpec, steps_done: int) -> None:
+        """Start tracking a run whose input has been checked, after `steps_done` steps."""
+
+    def log(self, metrics: StepMetrics) -> None:
+        """Receive the metrics of one step."""
+
+    def end(self) -> None:
+        """Finish: no more steps follow."""
+
+
+def train(
+    run: RunSpec,
+    out: str | Path,
+    trackers: Sequence[Tracker] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Train a run in a directory, from its newest checkpoint if there is one.
+
+    Args:
+        run: the run.
+        out: the run's directory; a directory that holds another run is an error.
+        trackers: receive the metrics of every step; not called if the run had already ended.
+        should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`.
+    """
+    device = resolve_device(run.train)
+    run, dataset = resolved(run, device), open_dataset(run.train.data)
+    check_run(run, dataset, device)
+    with open_run(out, run, dataset, _environment(device)) as directory:
+        result = directory.summary()
+        if result is not None and result.has_ended:
+            return result
+        with deterministic(device):
+            return _RecordedRun(TrainingLoop(run, dataset, device), directory, trackers).go(should_stop)
+
+
+class _RecordedRun:
+    """A training loop whose steps are recorded and saved in a directory."""
+
+    def __init__(self, loop: TrainingLoop, directory: RunDirectory, trackers: Sequence[Tracker]) -> None:
+        self.loop, self.directory, self.trackers = loop, directory, trackers
+        self.train = loop.run.train
+        self.pending: list[StepMetrics] = []
+        self.seconds_before = self._resume()
+        self.steps_before = self.saved_step = loop.steps_done
+        self.started = self.saved_at = self.flushed_at = time.monotonic()
+
+    def go(self, should_stop: Callable[[], bool]) -> RunResult:
+        """Step until the end, a divergence or a stop."""
+        for tracker in self.trackers:
+            tracker.begin(self.loop.run, self.steps_before)
+        status: Status = "finished"
+        while self.loop.steps_done < self.train.steps:
+            if not self._step():
+                status = "diverged"
+                break
+            if self._checkpoint_due():
+                self._save()
+            if should_stop() and self.loop.steps_done < self.train.steps:
+                status = "stopped"
+                break
+        if status == "diverged":
+            self._flush()
+        else:
+            self._save()
+        for tracker in self.trackers:
+            tracker.end()
+        return self._end(status)
+
+    def _step(self) -> bool:
+        """Take a step, validate if due, and record it; return False if the run has diverged."""
+        outcome, train = self.loop.step(), self.train
+        step = self.loop.steps_done
+        diverged, val_loss = outcome.diverged, None
+        if not diverged and train.eval_every > 0 and (step == train.steps or step % train.eval_every == 0):
+            val_loss = self.loop.evaluate()
+            diverged = self.loop.has_diverged(val_loss)
+        metrics = self._metrics(outcome, val_loss)
+        if diverged or val_loss is not None or step in (1, train.steps) or step % train.log_every == 0:
+            self.pending.append(metrics)
+        if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
+            self._flush()
+        for tracker in self.trackers:
+            tracker.log(metrics)
+        return not diverged
+
+    def _metrics(self, outcome: StepOutcome, val_loss: float | None) -> StepMetrics:
+        loop, load_LE, routers = self.loop, outcome.load_LE, self.loop.model.routers()
+        here = time.monotonic() - self.started
+        tokens_here = (loop.steps_done - self.steps_before) * self.train.batch_tokens
+        return StepMetrics(
+            step=loop.steps_done,
+            loss=outcome.loss,
+            val_loss=val_loss,
+            lr_factor=outcome.lr_factor,
+            tokens=loop.steps_done * self.train.batch_tokens,
+            max_load_deviation=tuple(_max_deviation(load_LE, loop.run.model.n_act) if routers else ()),
+            dead_experts=tuple((load_LE == 0).sum(-1).tolist() if routers else ()),
+            bias_range=tuple((router.bias.max() - router.bias.min()).item() for router in routers),
+            seconds=round(self.seconds_before + here, 3),
+            tokens_per_second=round(tokens_here / max(here, 1e-9), 1),
+        )
+
+    def _flush(self) -> None:
+        self.directory.append_metrics(self.pending)
+        self.pending.clear()
+        self.flushed_at = time.monotonic()
+
+    def _checkpoint_due(self) -> bool:
+        every = self.train.checkpoint_steps
+        by_steps = every is not None and self.loop.steps_done % every == 0
+        return by_steps or time.monotonic() - self.saved_at >= self.train.checkpoint_seconds
+
+    def _save(self) -> None:
+        """Save a checkpoint unless this step has been saved."""
+        self._flush()
+        if self.loop.steps_done == self.saved_step:
+            return
+        self.directory.save_checkpoint(
+            Checkpoint(
+                step=self.loop.steps_done,
+                weights=self.loop.weights(),
+                optimizer=self.loop.optimizer_state(),
+                metrics_bytes=self.directory.metrics_path.stat().st_size,
+                seconds=self._seconds(),
+            )
+        )
+        self.saved_at, self.saved_step = time.monotonic(), self.loop.steps_done
+
+    def _resume(self) -> float:
+        """Restore the newest checkpoint, if any, and return the seconds spent so far."""
+        checkpoint = self.directory.resume()
+        if checkpoint is None:
+            return 0.0
+        self.loop.restore(checkpoint.step, checkpoint.weights, checkpoint.optimizer)
+        return checkpoint.seconds
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+    def _end(self, status: Status) -> RunResult:
+        """Write and return the summary: the numbers of the last record, and the last validation loss."""
+        records = self.directory.metrics()
+        last = records[-1]
+        validations = [record.val_loss for record in records if record.val_loss is not None]
+        result = RunResult(
+            status=status,
+            step=self.loop.steps_done,
+            steps=self.train.steps,
+            tokens=self.loop.steps_done * self.train.batch_tokens,
+            train_loss=last.loss if math.isfinite(last.loss) else None,
+            # A diverged run has no validation loss: an earlier one would be misleading.
+            val_loss=validations[-1] if validations and status != "diverged" else None,
+            max_load_deviation=last.load_deviation,
+            dead_experts=sum(last.dead_experts) if last.dead_experts else None,
+            seconds=round(self._seconds(), 3),
+        )
+        self.directory.write_summary(result)
+        return result
+
+
+def _environment(device: str) -> dict[str, str | int]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor_name(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _max_deviation(load_LE: Int[Tensor, "L E"], n_act: int) -> list[float]:
+    """Return max |Load - kappa| over experts, per layer."""
+    deviation: list[float] = load_deviation(load_LE, n_act).abs().amax(-1).tolist()
+    return deviation

@@ -1,0 +1,1 @@
+"""Helpers shared by several packages: files, the machine, statistics, text."""

@@ -1,0 +1,108 @@
+"""Files: atomic and durable writes, directory locks, hashes."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from expertp.errors import BusyError
+
+# Attempts to lock a directory that another process removes at the same time.
+LOCK_ATTEMPTS = 20
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` such that after a crash `path` has either its old or its new content."""
+    temporary = temporary_name(path)
+    write_durably(temporary, content)
+    move_into_place(temporary, path)
+
+
+def write_durably(path: Path, content: bytes, mode: str = "wb") -> None:
+    """Write (or append, with mode "ab") and sync to disk."""
+    with path.open(mode) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Sync an existing file to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def temporary_name(path: Path) -> Path:
+    """Return the hidden name of `path` until it is complete.
+
+    >>> temporary_name(Path("tokens/train_00000.bin")).name
+    '.train_00000.bin.tmp'
+    """
+    return path.with_name(f".{path.name}.tmp")
+
+
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Rename a complete, synced file or directory to its final name and sync the rename to disk."""
+    if temporary.is_dir():
+        _sync_directory(temporary)
+    os.replace(temporary, path)
+    _sync_directory(path.parent)
+
+
+@contextmanager
+def exclusive(directory: Path, busy: str) -> Iterator[None]:
+    """Lock a directory, creating it if needed; raise `BusyError(busy)` if another process has locked it.
+
+    The lock is on the directory itself and leaves no file. A directory that was created here and is still empty at the
+    end is removed.
+    """
+    was_there = directory.exists()
+    descriptor = _lock(directory, busy)
+    try:
+        yield
+    finally:
+        if not was_there:
+            with suppress(OSError):  # not empty
+                directory.rmdir()
+        os.close(descriptor)
+
+
+def _lock(directory: Path, busy: str) -> int:
+    """Lock a directory, creating it if needed, and return the descriptor that holds the lock."""
+    for _ in range(LOCK_ATTEMPTS):
+        with suppress(FileExistsError, FileNotFoundError):
+            return _try_lock(directory, busy)
+    return _try_lock(directory, busy)
+
+
+def _try_lock(directory: Path, busy: str) -> int:
+    """Try once; raises FileNotFoundError or FileExistsError if another process removes the directory meanwhile."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), directory.stat()):
+            raise FileNotFoundError(directory)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BusyError(busy) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

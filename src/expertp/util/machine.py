@@ -1,0 +1,38 @@
+"""Properties of this machine: processor, cores, memory."""
+
+import ctypes
+import os
+import platform
+from pathlib import Path
+
+
+def processor_name() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def memory_bytes() -> int:
+    """Return the size of the main memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, if the C library supports it.
+
+    Without it, a worker that trains many models keeps several times the memory of the largest one.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # not glibc
+        return
+    trim(0)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use; a scheduler may grant fewer than exist."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

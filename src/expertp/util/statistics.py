@@ -1,0 +1,74 @@
+"""Estimates with intervals, and Student's t."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# Probability that lies below the lower end of a 95% interval, and above its upper end.
+TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with the two ends of its 95% interval.
+
+    An end is infinite where the data give only a bound on the other side, and nan where it is unknown.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the number itself is known."""
+        return not math.isnan(self.value)
+
+    def is_within(self, bound: float) -> bool | None:
+        """Return whether |value| <= bound; None where the interval contains a bound or is unknown.
+
+        >>> [Estimate(0.1, low, high).is_within(0.25) for low, high in ((0, 0.2), (0, 0.3), (0.3, 0.4))]
+        [True, None, False]
+        """
+        if -bound <= self.low and self.high <= bound:
+            return True
+        return False if self.low > bound or self.high < -bound else None
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        """Return the difference of two independent estimates.
+
+        On each side, the distances from the values to their ends add in quadrature (Zou and Donner 2008).
+
+        >>> Estimate(0.5, 0.1, 0.6) - Estimate(0.25, 0.0, 0.55)
+        Estimate(value=0.25, low=-0.25, high=0.5192582403567252)
+        """
+        value = self.value - other.value
+        below = math.hypot(self.value - self.low, other.high - other.value)
+        above = math.hypot(self.high - self.value, other.value - other.low)
+        return Estimate(value, value - below, value + above)
+
+    def __format__(self, spec: str) -> str:
+        """Write the number and its interval; "?" stands for an unknown end, "-" for an unknown number.
+
+        >>> f"{Estimate(0.1, -0.05, math.nan):+.2f}", f"{Estimate(math.nan, 0, 1):.4f}"
+        ('+0.10 [-0.05, ?]', '-')
+        """
+        if not self.is_known:
+            return "-"
+        low, high = ("?" if math.isnan(end) else f"{end:{spec}}" for end in (self.low, self.high))
+        return f"{self.value:{spec}} [{low}, {high}]"
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+
+
+def student_t(n: int) -> float:
+    """Return the two-sided 95% point of Student's t for the mean of n values; nan for fewer than two.
+
+    >>> round(student_t(3), 3), round(student_t(30), 3)
+    (4.303, 2.045)
+    """
+    from scipy.special import stdtrit  # the same numbers as scipy.stats.t, and a third of its import time
+
+    return float(stdtrit(n - 1, 1 - TAIL)) if n > 1 else math.nan

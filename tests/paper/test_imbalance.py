@@ -1,0 +1,48 @@
+from made_tables import AT_CENTRE, HOLDS, LR, NOT, STEPS, UNSURE, loads, read, study, table
+
+from expertp.paper import imbalance
+
+
+def balance(wide, seed_1=None):
+    """Judge two studies; the wide model of the second has such loads, its seed 1 others if given."""
+
+    def records(run):
+        late = [0.05] * 2 if run.model.n_embd == 32 else wide if run.train.seed == 0 or seed_1 is None else seed_1
+        return loads([0.7] * (STEPS - 2) + late) if len(late) == 2 else loads(late)
+
+    axes = {"width": {"sizes": [32, 64], **LR}}
+    specs = {name: study(name, axes=axes, **{**AT_CENTRE, "seeds": [0, 1]}) for name in ("short", "long")}
+    even = table(specs["short"], records=lambda _: loads([0.7] * (STEPS - 2) + [0.025] * 2))
+    return read(imbalance.decide({"short": even, "long": table(specs["long"], records=records)}))
+
+
+def test_loads_are_balanced_when_they_are_late_in_training():
+    answer, number, why = balance([0.1, 0.08])
+    assert answer == HOLDS
+    assert "an s.d. of 15.3% of kappa" in why  # sqrt(3/4 / 32) of the 32 tokens that an expert should get
+    # Over kappa = 1/4: 0.1, 0.1 in the short study, 0.2 and 0.36 in the long one.
+    assert number.endswith(": median 0.15, largest 0.36 (long, width 64)")
+
+
+def test_an_expert_without_a_token_is_no_balance():
+    answer, number, _ = balance([0.25, 0.25])
+    assert answer == NOT
+    assert number.endswith("largest 1.00 (long, width 64)")
+
+
+def test_loads_of_a_run_that_diverges_are_unknown_and_not_those_of_its_start():
+    answer, number, why = balance([0.05, 0.05], seed_1=[0.01] * 3)
+    assert answer == UNSURE
+    assert number.endswith(": median 0.10, largest 0.20 (long, width 32)")
+    assert why.endswith("because a run diverges: long, width 64.")
+
+
+def test_loads_of_which_all_have_diverged_are_unknown():
+    spec = study("s", axes={"width": {"sizes": [32, 64], **LR}}, **AT_CENTRE)
+    found = imbalance.decide({"s": table(spec, records=lambda _: loads([0.1] * 3))})
+    assert read(found)[:2] == (UNSURE, "late loads are unknown")
+
+
+def test_runs_that_diverge_can_be_drawn(drawings):
+    drawings()
+    balance([0.05, 0.05], seed_1=[0.01] * 3)
