@@ -188,6 +188,9 @@ def _read_sections(
 
 def _renamed(tree: Mapping[str, Any], earlier_names: Mapping[str, str]) -> dict[str, Any]:
     """Return a tree in which fields have the names of this version."""
+    for earlier, name in earlier_names.items():
+        if earlier in tree and name in tree:
+            raise InputError(f"'{earlier}' is an earlier name of '{name}'; give only '{name}'")
     return {earlier_names.get(name, name): value for name, value in tree.items()}
 
 

@@ -221,6 +221,8 @@ def test_contrasts_is_the_earlier_name_of_arms():
     tree = study().to_dict()
     earlier = {"contrasts" if name == "arms" else name: value for name, value in tree.items()}
     assert build_study(earlier, "study:") == study()
+    with pytest.raises(InputError, match="'contrasts' is an earlier name of 'arms'"):
+        build_study({**tree, "contrasts": {}}, "study:")
 
 
 @pytest.mark.heavy
