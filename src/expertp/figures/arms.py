@@ -17,7 +17,7 @@ from expertp.analysis.curves import curve
 from expertp.figures import style
 from expertp.figures.labels import LOSS, LossSummary, summarize
 from expertp.figures.losses import draw_losses, error_bars, strip_of_diverged
-from expertp.figures.save import FigureData, Row, Value
+from expertp.figures.save import Row, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.cells import Arm, Size
 from expertp.study.spec import HPS
@@ -53,14 +53,18 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ArmsData(FigureData):
+class ArmsData:
     """The study's own arm and another one, at all sizes of the other arm's axes."""
 
-    height = 1.9
     axes: tuple[str, ...]
     own: Arm
     other: Arm
     sizes: tuple[Comparison, ...]
+
+    @property
+    def shape(self) -> tuple[float, float]:
+        """Columns and rows of panels."""
+        return len(self.axes), 1.9
 
     @property
     def has_losses(self) -> bool:

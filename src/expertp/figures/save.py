@@ -9,6 +9,7 @@ import csv
 import io
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -62,7 +63,7 @@ class Drawable(Protocol):
         ...
 
 
-class FigureData:
+class FigureData(ABC):
     """Base of the numbers of a figure. By default, a figure has one column per axis of a study.
 
     Attributes:
@@ -80,9 +81,9 @@ class FigureData:
         """Columns and rows of panels."""
         return len(self.axes), self.height
 
+    @abstractmethod
     def records(self) -> Iterator[Sequence[Value]]:
         """Return the rows of the CSV as tuples with the values of all columns."""
-        raise NotImplementedError
 
     def rows(self) -> list[Row]:
         """Return the rows of the CSV."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from expertp.figures import style
-from expertp.figures.save import FigureData, Row
+from expertp.figures.save import Row
 from expertp.figures.style import Figure
 from expertp.figures.theory.loss import LossData, draw_losses, loss_data
 from expertp.figures.theory.router import LayerLaws, draw_laws, layer_laws
@@ -41,7 +41,7 @@ class WayPanels:
 
 
 @dataclass(frozen=True)
-class SoftRouterData(FigureData):
+class SoftRouterData:
     """Data of the figure: one column per way of scaling."""
 
     ways: tuple[WayPanels, ...]
