@@ -105,8 +105,7 @@ def test_a_diverged_run_has_no_exponents(dataset):
 
 @pytest.mark.slow
 def test_the_full_table_agrees_with_the_consistent_column(tmp_path):
-    from eps_exponents import AXES, measure, summarise
-
+    from benchmarks.eps_exponents import AXES, measure, summarise
     from expertp.data import PrepareOptions, prepare
 
     prepare("builtin", tmp_path / "data", PrepareOptions(tokenizer="bpe", vocab_size=1024))
