@@ -1,6 +1,7 @@
 """Shared by all tests: run-time type checks, deterministic hypothesis, golden files."""
 
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from jaxtyping import install_import_hook
 
 # Tests check the annotations of the whole package at run time. A name that a module imports under TYPE_CHECKING only
 # (matplotlib, torch and tokenizers are slow to import) counts as Any.
-install_import_hook("expertp", "typecheck.checked")
+# TYPECHECK=0 leaves the checks out, for long tests of what users run.
+if os.environ.get("TYPECHECK") != "0":
+    install_import_hook("expertp", "typecheck.checked")
 
 # The models of the tests are tiny: one thread is faster than two, in subprocesses too.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -23,6 +26,19 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing with it")
+    parser.addoption("--fuzz-seed", default=None, help="seed of the cases of tests/fuzz (default of slow: a fresh one)")
+    parser.addoption("--fuzz-case", default=None, help="number of the one case of tests/fuzz to repeat")
+    parser.addoption("--fuzz-counts", default=None, help="file to which tests/fuzz appends its counts")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The workers of pytest-xdist get the options of the process that starts them, so they share its seed.
+    if config.getoption("--fuzz-seed") is None and "slow" in config.getoption("-m"):
+        config.option.fuzz_seed = secrets.token_hex(4)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"fuzz seed: {config.getoption('--fuzz-seed') or 'quick'}"
 
 
 @pytest.fixture

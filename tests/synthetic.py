@@ -7,14 +7,16 @@ from unittest.mock import patch
 import numpy as np
 from runs import VOCAB, write_tokens
 
+from expertp.coordcheck.slopes import EXPECTED, TOLERANCES, CoordinateCheck, Sizes, expected_slopes, judge
 from expertp.data import open_dataset
 from expertp.spec import RunSpec
 from expertp.study.cells import scale_of
+from expertp.study.cells import sizes as sizes_of
 from expertp.study.load import build_study
 from expertp.study.spec import StudySpec
 from expertp.study.store import TRIES, StudyDirectory, open_study
-from expertp.training.loop import resolved
 from expertp.training.records import RunResult, StepMetrics
+from expertp.training.resolution import resolved
 from expertp.training.store import open_run
 
 ENVIRONMENT = {"python": "3.11.7", "torch": "2.13.0", "device": "test machine", "threads": 1}
@@ -129,3 +131,24 @@ def _record(run: RunSpec, step: int, steps: int, loss: float) -> StepMetrics:
         seconds=0.01 * step,
         tokens_per_second=1000.0,
     )
+
+
+DENSE_MODULES = ("ffn_up", "ffn_down", "ffn_output")
+
+
+def synthetic_check(wrong: tuple[str, str] = ("attn_v", "size")) -> tuple[CoordinateCheck, Sizes]:
+    """Return a coordinate check along two axes whose sizes follow the expected slopes, but for one module and check."""
+    study = study_spec(Path("tokens"), axes={"width": [32, 64, 128], "alpha": [1, 2, 4]}, arms={})
+    sizes, slopes = {}, []
+    for axis in study.axes:
+        on_axis = sizes_of(study, axis)
+        for module, of_module in EXPECTED.items():
+            for check in TOLERANCES:
+                if module in DENSE_MODULES or (expected := getattr(of_module, check)) is None:
+                    continue
+                low, high = expected_slopes(expected, study.base, on_axis, study.hps)
+                slope = 0.9 if (module, check) == wrong else (low + high) / 2 + 0.02 * len(module) - 0.15
+                by_seed = {seed: {size.scale: (1 + seed) * size.scale**slope for size in on_axis} for seed in (0, 1)}
+                sizes[axis, module, check] = by_seed
+                slopes.append(judge(axis, module, check, by_seed, {size.scale for size in on_axis}, (low, high)))
+    return CoordinateCheck("expertp", tuple(slopes), ()), sizes

@@ -1,5 +1,6 @@
 """YAML <-> specs: round trips, overrides, the identity of a run. Errors of `expertp plan` are in cli/test_plan.py."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from expertp.config import build, load_base, load_run, load_target, run_id, split_overrides
+from expertp.config import build, load_base, load_run, load_target, read_yaml, run_id, split_overrides, to_yaml
 from expertp.errors import InputError
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
 
@@ -158,6 +159,10 @@ def test_an_override_of_the_base_starts_from_the_model(run_file: Path) -> None:
         ({"trian": {}}, [], "run.yaml: trian: unknown section; did you mean 'train'?"),
         ({}, ["train=5"], "'train=5' is not an override; write base.KEY=VALUE, model.KEY=VALUE"),
         ({}, ["hps.lr"], "'hps.lr' is not an override; write base.KEY=VALUE"),
+        ({}, ["steps=5"], "'steps=5' is not an override; did you mean train.steps=5?"),
+        ({}, ["n_embd=64"], "did you mean base.n_embd=64 or model.n_embd=64?"),
+        ({}, ["constants.router_lr=2"], "did you mean hps.constants.router_lr=2?"),
+        ({}, ["steps"], "'steps' is not an override; write base.KEY=VALUE"),
         ({}, ["train.step=5"], "'train.step=5': step: unknown key; did you mean 'steps'?"),
     ],
 )
@@ -178,8 +183,18 @@ def test_a_run_file_needs_its_sections(tmp_path: Path, section: str) -> None:
         load_run(write(tmp_path / "run.yaml", **sections))
 
 
+@given(st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.floats(allow_nan=False), st.lists(st.integers()))))
+def test_yaml_that_is_written_is_read_back(tree: dict[str, Any]) -> None:
+    assert read_yaml(to_yaml(tree)) == tree
+
+
+@pytest.mark.parametrize("text", ["1e5", "0x10", "null", "yes", "~", "a: b", "1:30", "- a", "\x1b", "a\nb", "#"])
+def test_a_string_stays_a_string(text: str) -> None:
+    assert read_yaml(to_yaml({"name": text, "in a list": [text]})) == {"name": text, "in a list": [text]}
+
+
 def test_overrides_are_sorted_by_section() -> None:
-    sorted_overrides = split_overrides(["hps.lr=1", "model.n_embd=2", "hps.lr=3"], ("model", "hps"))
+    sorted_overrides = split_overrides(["hps.lr=1", "model.n_embd=2", "hps.lr=3"], {"model": ModelSpec, "hps": BaseHPs})
     assert sorted_overrides == {"model": ["model.n_embd=2"], "hps": ["hps.lr=1", "hps.lr=3"]}
 
 
@@ -287,3 +302,72 @@ def test_no_spec_takes_a_field_that_it_does_not_declare(spec: type[Spec]) -> Non
 @pytest.mark.parametrize("spec", [ModelSpec, BaseHPs, TrainSpec])
 def test_every_field_is_described(spec: type[Spec]) -> None:
     assert all(field.description for field in spec.model_fields.values())
+
+
+# 9 values in a list of 9 aliases of a list of 9 aliases ...: 300 characters stand for 9^8 values.
+BOMB = "\n".join(f"k{n}: &k{n} [{', '.join(['1' if n == 0 else f'*k{n - 1}'] * 9)}]" for n in range(8))
+NOT_ACCEPTED = {
+    "aliases that multiply": (BOMB, "more than 10000 values"),
+    "an alias inside a value": (f"model: {{n_embd: &x [{'1, ' * 4000}1], n_layer: [*x, *x, *x]}}", "more than 10000"),
+    "a value that contains itself": ("model: &m {n_embd: *m}", "a value contains itself"),
+    "a key that is a list": ("? [a]\n: 1\n", "line 1: not YAML: a key must be a word or a number"),
+    "a tagged boolean": ("model: !!bool maybe", "tag '!!bool' is not supported"),
+    "a tagged number": ("model: !!float ''", "tag '!!float' is not supported"),
+    "too many digits": (f"model: {'9' * 5000}", "Exceeds the limit"),
+    "too many brackets": ("model: " + "[" * 100_000, "not YAML"),
+    "too large": ("# " + "x" * 300_000, "larger than 256 KiB"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_ACCEPTED)
+def test_yaml_that_is_too_large_or_too_clever_gets_one_short_line(case: str, tmp_path: Path) -> None:
+    text, message = NOT_ACCEPTED[case]
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_run(path)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "-" + "9" * 400, f"[{'9' * 400}]", "18446744073709551616"])
+@pytest.mark.parametrize("key", ["model.n_embd", "train.steps", "train.seed", "hps.tuned_steps"])
+def test_an_integer_of_400_digits_is_an_error(run_file: Path, key: str, value: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_run(run_file, [f"{key}={value}"])
+    assert len(str(caught.value)) < 300
+
+
+def test_a_message_repeats_a_bounded_part_of_a_value(run_file: Path) -> None:
+    for override in (
+        f"train.steps={'x' * 9999}",
+        f"train.steps={[1] * 9999}",
+        f"{'y' * 9999}=1",
+        f"train.{'z' * 9999}=1",
+    ):
+        with pytest.raises(InputError) as caught:
+            load_run(run_file, [override])
+        assert len(str(caught.value)) < 600
+
+
+def test_a_relative_path_in_a_file_starts_at_the_file(
+    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "linked").symlink_to(run_file.parent)
+    for start in (tmp_path, Path("/")):
+        monkeypatch.chdir(start)
+        assert load_run(run_file).train.data == str(run_file.parent / "tokens")
+        linked = tmp_path / "linked" / run_file.name
+        assert load_run(os.path.relpath(linked, start)).train.data == str(tmp_path / "linked" / "tokens")
+        absolute = str(tmp_path / "elsewhere")
+        run_file_2 = tmp_path / "absolute.yaml"
+        run_file_2.write_text(run_file.read_text().replace("data: tokens", f"data: {absolute}"))
+        assert load_run(run_file_2).train.data == absolute
+
+
+def test_a_relative_path_in_an_override_starts_at_the_working_directory(
+    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert load_run(run_file, ["train.data=../here"]).train.data == str(tmp_path / "here")

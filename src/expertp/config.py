@@ -3,16 +3,17 @@
 import difflib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 
-from expertp.errors import InputError, did_you_mean
+from expertp.errors import LONGEST_VALUE, InputError, did_you_mean, printable, shortened, shown
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -20,8 +21,10 @@ SpecT = TypeVar("SpecT", bound=Spec)
 # Fields that do not change a run's numbers (paths, checkpoint times); they are not part of its identity.
 OPERATIONAL = {"train": {"data", "checkpoint_seconds", "checkpoint_steps"}}
 
-
-# PyYAML raises ValueError for malformed dates and tagged numbers, RecursionError for deeply nested brackets.
+# Bounds of a YAML text: its characters, and its values when every alias is written out.
+LARGEST_YAML = 2**18
+MOST_VALUES = 10_000
+# PyYAML raises ValueError for integers with too many digits, RecursionError for deeply nested brackets.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 NUMBERS = {
     "int": (r"[-+]?[0-9]+", "-+0123456789"),
@@ -38,16 +41,58 @@ KINDS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2-like scalars: 1e-3 is a number, 1:30 and dates are strings. Duplicate keys are errors."""
+    """YAML 1.2-like scalars: 1e-3 is a number, 1:30 and dates are strings.
+
+    Duplicate keys, keys that are not words, tags such as !!bool and aliases that multiply values are errors.
+    """
+
+    def get_single_data(self) -> Any:
+        """Return the only document of the text as plain values; None if it is empty."""
+        root = self.get_single_node()
+        if root is None:
+            return None
+        self._count(root, {})
+        return self.construct_document(root)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a mapping and reject duplicate keys."""
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key '{key.value}' appears twice", problem_mark=key.start_mark)
+                raise _at(key, f"key {shown(key.value)} appears twice")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+    def _count(self, node: yaml.Node, counted: dict[int, int]) -> int:
+        """Check a node and return the number of its values with every alias written out."""
+        known = counted.get(id(node))
+        if known is not None:
+            if known == 0:
+                raise _at(node, "a value contains itself")
+            return known
+        counted[id(node)] = 0  # being counted
+        total = 1 + sum(self._count(child, counted) for child in self._children(node))
+        if total > MOST_VALUES:
+            raise _at(node, f"more than {MOST_VALUES} values")
+        counted[id(node)] = total
+        return total
+
+    def _children(self, node: yaml.Node) -> list[yaml.Node]:
+        """Return the values directly inside a node, which must have the tag that its form implies."""
+        implied = (node.style is None, node.style is not None) if isinstance(node, yaml.ScalarNode) else True
+        if node.tag != self.resolve(type(node), node.value, implied):  # type: ignore[no-untyped-call]
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _at(node, f"tag {shown(tag)} is not supported; write the plain value")
+        if isinstance(node, yaml.MappingNode):
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _at(key, "a key must be a word or a number")
+            return [each for pair in node.value for each in pair]
+        return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _at(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -59,12 +104,46 @@ for _kind, (_form, _first) in NUMBERS.items():
 
 
 def read_yaml(text: str) -> Any:
-    """Parse YAML into plain values; raises one of `NOT_YAML`.
+    """Parse YAML into plain values; raises one of `NOT_YAML`, also for a text that is too large.
 
     >>> read_yaml("{lr: 1e-3, note: 1:30}")
     {'lr': 0.001, 'note': '1:30'}
     """
+    if len(text) > LARGEST_YAML:
+        raise yaml.YAMLError(f"larger than {LARGEST_YAML >> 10} KiB")
     return yaml.load(text, Loader=_Loader)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML that `read_yaml` reads back to equal values: strings that look like numbers are quoted, no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write a value out wherever it appears."""
+        del data
+        return True
+
+
+_Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+    ),
+)
+_Dumper.add_representer(
+    list, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+)
+
+
+def to_yaml(tree: object) -> str:
+    """Return plain values as YAML that `read_yaml` reads back; a list is one line.
+
+    >>> print(to_yaml({"name": "1e5", "axes": {"width": [64, 128]}}), end="")
+    name: '1e5'
+    axes:
+      width: [64, 128]
+    """
+    return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=10**6))
 
 
 def load_base(path: str | Path, overrides: Iterable[str] = ()) -> tuple[ModelSpec, BaseHPs]:
@@ -89,20 +168,36 @@ def load_target(path: str | Path, overrides: Iterable[str] = ()) -> ModelSpec:
 
 
 def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
-    """Read a run file with the sections `model:`, `hps:`, `train:` and `base:` (default: the model itself)."""
+    """Read a run file with the sections `model:`, `hps:`, `train:` and `base:` (default: the model itself).
+
+    A relative path in the file starts at the file's directory, one in an override at the working directory.
+    """
     fields = {name: field.annotation for name, field in RunSpec.model_fields.items()}
-    tree = _read_sections(path, fields)
+    tree = _anchored(RunSpec, _read_sections(path, fields), os.path.dirname(path))
     # Overrides of the base come last: without a section `base:` they start from the overridden model.
     _apply(tree, sorted(overrides, key=lambda text: text.startswith("base.")), fields)
-    return run_from_dict(tree, str(path))
+    return run_from_dict(_anchored(RunSpec, tree, ""), str(path))
 
 
-def load_spec(spec: type[SpecT], path: str | Path | None, overrides: Iterable[str] = ()) -> SpecT:
-    """Read a file whose sections are the fields of a spec; without a file, all fields start at their defaults."""
+def load_spec(
+    spec: type[SpecT], path: str | Path | None, overrides: Iterable[str] = (), record: str | None = None
+) -> SpecT:
+    """Read a file whose sections are the fields of a spec; without a file, all fields start at their defaults.
+
+    A relative path in the file starts at the file's directory, one in an override at the working directory. With
+    `record`, the file may also be a record of the program that holds the sections under this key.
+    """
     fields = {name: field.annotation for name, field in spec.model_fields.items()}
-    tree = {} if path is None else _read_sections(path, fields, spec.earlier_names)
+    tree: dict[str, Any] = {}
+    if path is not None:
+        whole = _read_mapping(path, f"the sections {', '.join(fields)}")
+        recorded = whole.get(record) if record is not None and "format" in whole else None
+        content = _renamed(recorded if isinstance(recorded, dict) else whole, spec.earlier_names)
+        tree = _checked_sections(content, path, fields)
+        if recorded is None:  # the paths of a record are as the program uses them
+            tree = _anchored(spec, tree, os.path.dirname(path))
     _apply(tree, overrides, fields)
-    return build(spec, tree, f"{path}:" if path is not None else "command line:")
+    return build(spec, _anchored(spec, tree, ""), f"{path}:" if path is not None else "command line:")
 
 
 def run_from_dict(tree: Mapping[str, Any], where: str) -> RunSpec:
@@ -118,13 +213,13 @@ def run_from_dict(tree: Mapping[str, Any], where: str) -> RunSpec:
     return build(RunSpec, {"base": tree["model"], **tree}, f"{where}:")
 
 
-def split_overrides(overrides: Iterable[str], sections: Iterable[str]) -> dict[str, list[str]]:
+def split_overrides(overrides: Iterable[str], sections: Mapping[str, type[Spec]]) -> dict[str, list[str]]:
     """Group `section.key=value` strings by section; raise `InputError` for other strings."""
     by_section: dict[str, list[str]] = {section: [] for section in sections}
     for text in overrides:
         section = text.partition("=")[0].partition(".")[0]
         if "=" not in text or section not in by_section:
-            raise InputError(f"'{text}' is not an override; {_override_hint(section, by_section)}")
+            raise InputError(f"{shown(text)} is not an override; {_override_hint(text, sections)}")
         by_section[section].append(text)
     return by_section
 
@@ -159,31 +254,66 @@ def content_hash(tree: object) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def _read_sections(
-    path: str | Path, sections: Mapping[str, Any], earlier_names: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def section_names(path: str | Path) -> list[str]:
+    """Return the names of the sections of a YAML file, known or not."""
+    return [str(name) for name in _read_mapping(path, "a run, study, base, target or theory file")]
+
+
+def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a YAML file as plain values; section names are checked, contents are not."""
+    return _checked_sections(_read_mapping(path, f"the sections {', '.join(sections)}"), path, sections)
+
+
+def _checked_sections(tree: dict[str, Any], path: str | Path, sections: Mapping[str, Any]) -> dict[str, Any]:
+    for name in tree:
+        if name not in sections:
+            raise InputError(f"{path}: {_unknown(str(name), sections, 'section')}")
+    return tree
+
+
+def _read_mapping(path: str | Path, expected: str) -> dict[str, Any]:
+    """Return the keys and values of a YAML file."""
     try:
-        tree = read_yaml(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; `expertp init` writes starter files") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a directory; give a YAML file") from None
+        text = _read_text(Path(path))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; give a YAML file") from None
+    try:
+        tree = read_yaml(text)
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
     if tree is None:
-        raise InputError(f"{path}: is empty; give the sections {', '.join(sections)}")
+        raise InputError(f"{path}: is empty; give {expected}")
     if not isinstance(tree, dict):
-        raise InputError(f"{path}: expected sections {', '.join(sections)}, found {type(tree).__name__}")
-    tree = _renamed(tree, earlier_names or {})
-    for name in tree:
-        if name not in sections:
-            raise InputError(f"{path}: {_unknown(str(name), sections, 'section')}")
+        raise InputError(f"{path}: expected {expected.removeprefix('the ')}, found {type(tree).__name__}")
     return tree
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a regular file; at most a little more than `read_yaml` accepts."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory; give a YAML file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is not a regular file; give a YAML file")
+    try:
+        with path.open("rb") as file:
+            return file.read(4 * LARGEST_YAML + 1).decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{path}: no such file; `expertp init` writes starter files") from None
+
+
+def _anchored(spec: type[Spec], tree: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Return a tree in which paths are absolute; relative ones start at `directory`, whose links are not followed."""
+    anchored = dict(tree)
+    for name, value in tree.items():
+        field = spec.model_fields.get(name)
+        inner = _spec_in(field.annotation) if field else None
+        if inner is not None and isinstance(value, dict):
+            anchored[name] = _anchored(inner, value, directory)
+        elif name in spec.path_fields and isinstance(value, str) and value not in ("", *spec.path_fields[name]):
+            anchored[name] = os.path.abspath(os.path.join(directory, value))
+    return anchored
 
 
 def _renamed(tree: Mapping[str, Any], earlier_names: Mapping[str, str]) -> dict[str, Any]:
@@ -205,14 +335,13 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         spec = _spec_in(sections.get(section))
         if spec is not None and isinstance(sections[section], UnionType) and raw == "null" and not dot:
             spec = None  # null removes an optional section
-        names = [name for name, kind in sections.items() if _spec_in(kind) or get_origin(kind) is dict]
-        if not equals or section not in sections or (dot and section not in names) or (spec is not None and not dot):
-            plain = [name for name in sections if name not in names]
-            raise InputError(f"'{text}' is not an override; {_override_hint(section, names, plain)}")
+        has_no_keys = section not in sections or (dot and not _has_keys(sections[section]))
+        if not equals or has_no_keys or (spec is not None and not dot):
+            raise InputError(f"{shown(text)} is not an override; {_override_hint(text, sections)}")
         try:
             value = read_yaml(raw)
         except NOT_YAML:
-            raise InputError(f"'{text}': the value is not valid YAML; quote it") from None
+            raise InputError(f"{shown(text)}: the value is not valid YAML; quote it") from None
         if not dot:
             tree[section] = value
             continue
@@ -224,27 +353,46 @@ def _apply(tree: dict[str, Any], overrides: Iterable[str], sections: Mapping[str
         tree[section] = {**before, **({key: value} if spec is None else _changed(before, key, value, spec, text))}
 
 
-def _override_hint(section: str, sections: Iterable[str], plain: Iterable[str] = ()) -> str:
-    """Return a hint for an invalid override: the closest valid form, or all valid forms."""
-    forms = {**{name: f"{name}.KEY=VALUE" for name in sections}, **{name: f"{name}=VALUE" for name in plain}}
-    near = difflib.get_close_matches(section.lower(), list(forms), n=1)
-    if near and near[0] != section:
+def _override_hint(text: str, sections: Mapping[str, Any]) -> str:
+    """Return a hint for an invalid override: its key in the right section, the closest valid form, or all forms."""
+    dotted, equals, _ = text.partition("=")
+    name = dotted.partition(".")[0]
+    found = [section for section, kind in sections.items() if name in _keys_of(kind)]
+    if equals and found and name not in sections:
+        return f"did you mean {' or '.join(f'{each}.{shortened(printable(text), LONGEST_VALUE)}' for each in found)}?"
+    forms = {each: f"{each}.KEY=VALUE" for each, kind in sections.items() if _has_keys(kind)}
+    forms |= {each: f"{each}=VALUE" for each in sections if each not in forms}
+    near = difflib.get_close_matches(name.lower()[:LONGEST_VALUE], list(forms), n=1)
+    if near and near[0] != name:
         return f"did you mean {forms[near[0]]}?"
     return f"write {', '.join(forms.values())}"
+
+
+def _has_keys(kind: object) -> bool:
+    """Return whether a section of this type contains keys and values."""
+    return _spec_in(kind) is not None or get_origin(kind) is dict
+
+
+def _keys_of(kind: object) -> Iterable[str]:
+    """Return the keys that a section of this type may contain, where they are known."""
+    if (spec := _spec_in(kind)) is not None:
+        return spec.model_fields
+    names = get_args(kind)[0] if get_origin(kind) is dict else None
+    return get_args(names) if get_origin(names) is Literal else ()
 
 
 def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:
     """Return the changed fields of a section; `constants.router_lr=1/16` changes one entry of `constants`."""
     field, dot, inner_key = key.partition(".")
     if field not in spec.model_fields:
-        raise InputError(f"'{text}': {_unknown(field, spec.model_fields, 'key')}")
+        raise InputError(f"{shown(text)}: {_unknown(field, spec.model_fields, 'key')}")
     if not dot:
         return {field: value}
     inner = before.get(field)
     if isinstance(inner, str) and inner != "ones":
         raise InputError(
-            f"'{text}': {text.partition('.')[0]}.{field} is the preset '{inner}', which has no keys; "
-            f"replace the whole field, for example {text.partition('.')[0]}.{field}='{{{inner_key}: {value}}}'"
+            f"{shown(text)}: {text.partition('.')[0]}.{field} is the preset {shown(inner)}, which has no keys; "
+            f"replace the whole field, for example {text.partition('.')[0]}.{field}='{{{inner_key}: {shown(value)}}}'"
         )
     return {field: {**(inner if isinstance(inner, dict) else {}), inner_key: value}}
 
@@ -277,7 +425,7 @@ def _place(where: str, *inside: str) -> str:
 
 
 def _unknown(name: str, known: Iterable[str], kind: str) -> str:
-    return f"{name}: unknown {kind}; {did_you_mean(name, known)}"
+    return f"{shortened(name, LONGEST_VALUE)}: unknown {kind}; {did_you_mean(name, known)}"
 
 
 def _first_line(error: ValidationError, where: str) -> str:
@@ -285,7 +433,7 @@ def _first_line(error: ValidationError, where: str) -> str:
     errors = error.errors()
     # A union reports an error per branch; the deepest one is closest to the user's intent.
     first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
-    place = _place(where, *(str(part) for part in first["loc"] if "[" not in str(part)))
+    place = _place(where, *(shortened(str(part), LONGEST_VALUE) for part in first["loc"] if "[" not in str(part)))
     if first["type"] == "value_error":
         return f"{place}: {first['ctx']['error']}"
     if first["type"] == "missing":
@@ -293,4 +441,4 @@ def _first_line(error: ValidationError, where: str) -> str:
     if first["type"] == "too_short":
         return f"{place}: is empty; give at least one value"
     message = KINDS.get(first["type"].partition("_")[0], first["msg"][0].lower() + first["msg"][1:])
-    return f"{place}: {message}, not {'null' if first['input'] is None else repr(first['input'])}"
+    return f"{place}: {message}, not {'null' if first['input'] is None else shown(first['input'])}"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from expertp.errors import shown
 from expertp.util.text import count
 
 RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down"]
@@ -25,6 +26,10 @@ DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float64"]
 ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
 # Larger powers of the width overflow or vanish.
 MAX_GAMMA = 16
+# Characters of the name of a study, an arm, a joint axis or a theory problem.
+LONGEST_NAME = 60
+# Larger integers are no seeds.
+LARGEST_INTEGER = 2**64 - 1
 
 
 def _number(value: object) -> object:
@@ -37,12 +42,33 @@ def _number(value: object) -> object:
     return value
 
 
+def _integers(value: object) -> Iterator[int]:
+    """Yield the integers in plain values."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _integers(inner)
+
+
 def _bounded_gamma(gamma: float) -> float:
     if MAX_GAMMA < gamma < math.inf:
         raise ValueError(f"{gamma:g} is above {MAX_GAMMA}; use .inf for a router initialized to zero")
     return gamma
 
 
+def _is_name(text: str) -> str:
+    """Refuse a name that a page or a figure cannot show."""
+    if not text.strip():
+        raise ValueError("the name is empty; give it a name")
+    if not text.isprintable():
+        raise ValueError(f"the name {shown(text)} has characters that cannot be printed; remove them")
+    if len(text) > LONGEST_NAME:
+        raise ValueError(f"the name has {len(text)} characters; give at most {LONGEST_NAME}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_is_name)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Ratio = Annotated[Finite, BeforeValidator(_number)]
 Gamma = Annotated[float, BeforeValidator(_number), AfterValidator(_bounded_gamma)]
@@ -58,14 +84,20 @@ class Spec(BaseModel):
 
     # Names that fields had in files of earlier versions -> their names now.
     earlier_names: ClassVar[Mapping[str, str]] = {}
+    # Fields that hold a path -> words with another meaning.
+    path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @model_validator(mode="before")
     @classmethod
-    def _reject_booleans(cls, data: Any) -> Any:
+    def _check_values(cls, data: Any) -> Any:
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
                 raise ValueError(f"{key}={str(value).lower()} is a boolean; give a number or a name")
+            if not isinstance(value, int | list | tuple | Mapping):
+                continue
+            if too_large := next((each for each in _integers(value) if abs(each) > LARGEST_INTEGER), None):
+                raise ValueError(f"{key} has {shown(too_large)}; give at most {LARGEST_INTEGER}")
         return data
 
     def replace(self, **changes: Any) -> Self:
@@ -240,6 +272,8 @@ class BaseHPs(Spec):
 
 class TrainSpec(Spec):
     """Training settings of one run: data, length, batch, schedule, numerics, logging and checkpoints."""
+
+    path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"data": ()}
 
     data: str = Field(description="directory of token shards written by `expertp prepare`")
     steps: int = Field(gt=0, description="optimizer steps")

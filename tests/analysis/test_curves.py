@@ -8,7 +8,7 @@ from synthetic import study_spec, write_study
 from expertp.analysis.curves import curve, curves
 from expertp.study.load import load_study
 from expertp.study.table import StudyTable
-from expertp.training.loop import resolved
+from expertp.training.resolution import resolved
 
 
 def curve_at(table, scale):

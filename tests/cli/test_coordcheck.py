@@ -37,7 +37,7 @@ def test_a_check_prints_a_table_and_leaves_four_files(study_file: Path, tmp_path
     code, text, err = say("coordcheck", study_file, "--out", out, "--steps", 6, "--rules", "sp")
     assert code == 1
     assert "rules sp" in text
-    assert re.search(r"^attn_q +\+0\.\d\d ±0\.\d\d \(0\) .*FAIL: size at init", text, re.M), text
+    assert re.search(r"^attn_q +\+0\.\d\d ±0\.\d\d .*FAIL\n +\(0\)! ", text, re.M), text
     assert re.search(r"^FAIL: \d+ of \d+ slopes are as expected$", text, re.M)
     assert re.search(r"run 4/4, width 2x, seed 1: loss \d\.\d+; about 0 s left", err), err
     assert sorted(path.name for path in out.iterdir()) == FILES
@@ -86,7 +86,7 @@ def test_a_router_without_init_has_no_slope_there(study_file: Path, tmp_path: Pa
 BAD = {
     "steps": (["--steps", "2"], "--steps 2 is too few to measure slopes of training; give 3 or more"),
     "rules": (["--rules", "xp"], "argument --rules: invalid choice: 'xp'"),
-    "data": (["train.data=nowhere"], "'nowhere' does not exist; make one: expertp prepare"),
+    "data": (["train.data=nowhere"], "/nowhere' does not exist; make one: expertp prepare"),
     "override": (["train.step=3"], "step: unknown key; did you mean 'steps'?"),
     "vocabulary": (["base.vocab_size=32"], "is too small"),
     "one size": (["axes={width: [32]}"], "axis 'width' has one size; a slope needs two or more"),
@@ -114,5 +114,9 @@ def test_numbers_of_another_check_are_not_overwritten(study_file: Path, tmp_path
     assert code == 2
     assert "holds a coordinate check of another study, data, rule set or number of steps" in err
     assert (out / "coordcheck.csv").read_bytes() == before
+    (out / "coordcheck.csv").write_bytes(before[: before[:-1].rindex(b"\n") + 1])  # without its last row
+    code, _, err = say("coordcheck", study_file, "--out", out, "--steps", 3)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "coordcheck.csv: damaged (it was changed after it was written); remove" in err
     (out / "coordcheck.json").write_text("nonsense")
-    assert "is not the record of a coordinate check" in say("coordcheck", study_file, "--out", out, "--steps", 3)[2]
+    assert "coordcheck.json: damaged" in say("coordcheck", study_file, "--out", out, "--steps", 3)[2]

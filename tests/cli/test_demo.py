@@ -14,7 +14,7 @@ CONFIG = Path(__file__).parents[2] / "configs/demo.yaml"
 
 
 def test_the_demo_is_made_of_commands_that_parse() -> None:
-    for verb, *arguments in demo.commands(Path("demo"), workers=2):
+    for verb, *arguments in demo.commands(Path("demo"), 2, "data"):
         build_parser(verb).parse_intermixed_args(arguments)
 
 
@@ -22,7 +22,7 @@ def test_the_plan_is_that_of_the_study(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(demo, "commands", lambda *_: [])
     assert main(["demo", "--out", str(tmp_path)]) == 0
     study = load_study(tmp_path / "study.yaml")
-    assert study == load_study(CONFIG)
+    assert study == load_study(CONFIG, [f"train.data={tmp_path / 'data'}"])
     assert load_base(tmp_path / "base.yaml") == (study.base, study.hps)
     assert load_target(tmp_path / "target.yaml") == study.base.replace(n_embd=256)
 

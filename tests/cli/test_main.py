@@ -107,7 +107,7 @@ def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     [
         ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
         ("trian", "unknown verb 'trian'; did you mean 'train'?"),
-        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, init"),
+        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, show"),
         ("--json", "unknown verb '--json'; choose one of demo"),
         ("main", "unknown verb 'main'; "),
     ],

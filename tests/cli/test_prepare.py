@@ -1,7 +1,10 @@
 """What a user of `expertp prepare` sees: the summary, the help, and one line for each mistake."""
 
 import gzip
+import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,19 +39,55 @@ def test_summary_tells_what_is_there_and_what_to_do_next(texts: Path, capsys: py
     assert lines["speed"].startswith(f"{dataset.train.tokens + dataset.val.tokens:,} tokens in ")
     assert lines["speed"].endswith(" tokens/s")
     assert lines["directory"] == "out"
-    assert lines["next"] == "expertp train RUN.yaml --out OUT train.data=out model.vocab_size=320"
+    train = "expertp train configs/run.yaml --out out/out train.data=out model.vocab_size=320"
+    assert lines["next"] == f"expertp init && {train}"
     assert err == "prepare: skipped files: 1 .png\n"
 
 
 def test_a_second_time_there_is_nothing_to_do(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["prepare", "texts", "--out", "out", "--tokenizer", "bpe", "--vocab-size", "300"]
     assert main(command) == 0
-    assert capsys.readouterr().err == "prepare: training a bpe tokenizer of 300 ids\n"
+    training, share = capsys.readouterr().err.splitlines()
+    assert training == "prepare: training a bpe tokenizer of 300 ids"
+    assert share.startswith(
+        "prepare: val has 10.1% of the tokens, but 1% was requested: the source has too few documents"
+    )
     assert main(command) == 0
     out, err = capsys.readouterr()
     assert err == "prepare: nothing to do: out is complete\n"
     assert "speed" not in out
     assert "expertp train" in out
+
+
+def test_one_text_file_and_the_same_text_piped_are_cut_into_train_and_val(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "First Citizen:\nBefore we proceed any further, hear me speak.\n\n" * 500
+    Path("input.txt").write_text(text)
+    command = ["--tokenizer", "bytes", "--val-fraction", "0.1"]
+    assert main(["prepare", "input.txt", "--out", "one", *command]) == 0
+    out, err = capsys.readouterr()
+    assert "train      27,901 tokens, 1 document, 1 shard\n" in out
+    assert "val        3,101 tokens, 1 document, 1 shard (10.0% of all)\n" in out
+    assert "cut        1 document, whose end is in val\n" in out
+    assert err == ""
+    for expected in ("", "prepare: nothing to do: two is complete\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert main(["prepare", "-", "--out", "two", *command]) == 0
+        assert capsys.readouterr().err == expected
+    assert open_dataset("one").content_hash == open_dataset("two").content_hash
+
+
+def test_names_that_a_terminal_would_obey_are_escaped(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (texts / "x.\x1b[2J").write_text("")
+    out_name = "a b\x1b[2J"
+    assert main(["prepare", "texts", "--out", out_name, "--tokenizer", "bytes", "--val-fraction", "0.1"]) == 0
+    assert main(["prepare", "texts", "--out", out_name, "--tokenizer", "bytes", "--val-fraction", "0.1"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "skipped files: 1 .\\x1b[2J" in err
+    assert "'train.data=a b\\x1b[2J' model" in out
 
 
 def test_json_is_the_manifest(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +116,7 @@ MISTAKES = [
         "no readable files in folder 'images' (it has 1 .png); supported extensions are .jsonl .jsonl.gz",
     ),
     ("void --out out", "source 'void' has no text"),
-    ("single.txt --out out", "has only one document, which cannot be split with --val-fraction 0.01"),
+    ("single.txt --out out", "has only one document of 8 characters, too few for --val-fraction 0.01; give more text"),
     ("latin1 --out out", "latin1/a.txt is not UTF-8 (byte 0xe9 at offset 3); convert it, for example: iconv"),
     ("badjson.jsonl --out out", "badjson.jsonl:2 is not JSON (Expecting value at column 10)"),
     ("damaged.jsonl.gz --out out", "damaged.jsonl.gz is a damaged gzip file"),
@@ -87,11 +126,18 @@ MISTAKES = [
     ),
     ("bodies.jsonl --out out --text-key n", "bodies.jsonl:1: field 'n' is int, not a string"),
     ("wrong.parquet --out out", "wrong.parquet cannot be read as Parquet"),
+    (
+        "pipe --out out",
+        "source 'pipe' is a pipe or device, not a file; pipe the text instead: COMMAND | expertp prepare",
+    ),
+    ("long.jsonl --out out", "long.jsonl:1 is not JSON (an integer has too many digits)"),
+    ("deep.jsonl --out out", "deep.jsonl:1 is not JSON (too deeply nested)"),
+    ("- --out out", "standard input has no text"),
     ("hf: --out out", "source 'hf:' names no dataset; write hf:NAME[:CONFIG]"),
     ("texts --out foreign", "foreign already has train.bin"),
     ("texts --out done", "done was prepared with --tokenizer bytes, not gpt2"),
     ("latin1 --out done", "done was prepared from 'texts' with other file names or sizes than 'latin1'"),
-    ("texts --out damaged", "damaged/manifest.json is damaged"),
+    ("texts --out damaged", "damaged/manifest.json: damaged (invalid JSON"),
     ("texts --out single.txt", "single.txt: File exists"),
     ("texts", "the following arguments are required: --out (see 'expertp prepare --help')"),
     ("texts --out out --tokenizer words", "argument --tokenizer: invalid choice: 'words'"),
@@ -104,11 +150,19 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[message[:40] for _, message in MISTAKES])
 def test_mistakes_give_one_line_and_exit_code_2(
-    texts: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+    texts: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    message: str,
 ) -> None:
     for folder in ("images", "void", "latin1", "foreign", "damaged"):
         Path(folder).mkdir()
     Path("images/a.png").write_bytes(b"")
+    os.mkfifo("pipe")
+    Path("long.jsonl").write_text('{"text": "a", "n": ' + "9" * 5000 + "}")
+    Path("deep.jsonl").write_text("[" * 100_000)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     Path("void/a.txt").write_bytes(b"")
     Path("single.txt").write_text("one text")
     Path("latin1/a.txt").write_bytes(b"caf\xe9")

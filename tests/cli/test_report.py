@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import webbrowser
 
 import pytest
 from runs import write_tokens
@@ -62,9 +64,59 @@ def test_a_report_is_written_again_only_when_something_has_happened(moving, caps
     assert "report (up to date): " in capsys.readouterr().out
     assert page.stat().st_ctime_ns == before
     summary = next(moving.path.glob("runs/*/summary.json"))
-    summary.write_text(summary.read_text())
+    os.utime(summary, (4e9, 4e9))  # only contents count, not times
     main(["report", str(moving.path)])
+    assert page.stat().st_ctime_ns == before
+    summary.write_text(f"{summary.read_text()} ")
+    main(["report", str(moving.path)])
+    assert page.stat().st_ctime_ns > before
+    before = page.stat().st_ctime_ns
+    main(["report", str(moving.path), "--force"])
     assert page.stat().st_ctime_ns > before
     (moving.path / "verdict.json").unlink()
     main(["report", str(moving.path)])
     assert (moving.path / "verdict.json").exists()
+
+
+@pytest.mark.heavy
+def test_a_page_elsewhere_writes_nothing_to_the_study(moving, tmp_path, capsys):
+    main(["report", str(moving.path)])
+    before = {path: path.stat().st_mtime_ns for path in moving.path.rglob("*")}
+    out = tmp_path / "pages" / "moving.html"
+    capsys.readouterr()
+    assert main(["report", str(moving.path), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.endswith(f"report: {out}\n")
+    assert sorted(path.name for path in out.parent.iterdir()) == [
+        "moving-figures", "moving-verdict.json", "moving.html",
+    ]  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in moving.path.rglob("*")} == before
+    main(["report", str(moving.path), "--out", str(out)])
+    assert "report (up to date): " in capsys.readouterr().out
+
+
+def test_a_page_never_replaces_a_file_that_is_no_report(moving, capsys):
+    study = moving.path / "study.json"
+    before = study.read_bytes()
+    assert main(["report", str(moving.path), "--out", str(study)]) == 2
+    error = capsys.readouterr().err
+    assert error == f"expertp: {study}: exists and is not a report of expertp; choose another --out\n"
+    assert study.read_bytes() == before
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("browser", ["works", "is missing", "fails"])
+def test_a_browser_shows_the_page_and_none_is_no_failure(moving, browser, monkeypatch, capsys):
+    asked = []
+
+    def show(address):
+        asked.append(address)
+        if browser == "fails":
+            raise webbrowser.Error("no runnable browser")
+        return browser == "works"
+
+    monkeypatch.setattr(webbrowser, "open", show)
+    assert main(["report", str(moving.path), "--open"]) == 0
+    page = moving.path / "report.html"
+    assert asked == [page.as_uri()]
+    expected = "" if browser == "works" else f"expertp: found no browser; open {page}\n"
+    assert capsys.readouterr().err == expected

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from runs import study_tree, write_tokens
@@ -36,9 +38,56 @@ def test_a_dry_run_tells_the_cost_and_trains_nothing(study_file: Path, tmp_path:
     assert "4.61k tokens" in out
     assert "FLOPs" in out
     assert "MiB of disk" in out
-    assert "with 2 workers on this machine" in out
+    assert "with 2 workers on this machine, from 3 timed steps of each model" in out
     say("sweep", study_file, "--dry-run", "--out", tmp_path / "study")
     assert not (tmp_path / "study").exists()
+
+
+def test_a_dry_run_prints_the_cost_before_it_opens_the_data(study_file: Path, say: Say) -> None:
+    code, out, err = say("sweep", study_file, "--dry-run", "train.data=nowhere")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "total: 4.61k tokens, 1.3e+09 FLOPs, 5 MiB of disk" in out
+
+
+@pytest.mark.heavy
+def test_a_dry_run_at_the_scale_of_the_paper_takes_seconds(tmp_path: Path) -> None:
+    """The base of the paper (n_embd 512, 8 layers, 50304 ids, context 1024, batches of half a million tokens)."""
+    from expertp.paper.profile import load_profile
+    from expertp.study.spec import AxisSpec
+
+    (tmp_path / "data").mkdir()
+    for name in ("train", "val"):
+        (np.arange(1_000_000) % 50_000).astype("<u2").tofile(tmp_path / f"data/{name}.bin")
+    study = load_profile("paper").study("transfer-quarter", tmp_path / "data")
+    narrow = study.replace(axes={"width": AxisSpec(sizes=(512, 1024))})
+    (tmp_path / "study.yaml").write_text(json.dumps(narrow.to_dict()))
+    command = [sys.executable, "-m", "expertp.cli.main", "sweep", str(tmp_path / "study.yaml"), "--dry-run"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 10  # seconds of processor time, whatever else the machine does
+    assert "N512 L8 E4A1 a1   51.5M       38.9M" in finished.stdout
+    assert "estimated from FLOPs and the speed of matrix products, no step was timed" in finished.stdout
+
+
+@pytest.mark.heavy
+def test_a_study_can_be_resumed_from_its_own_directory_and_from_anywhere(
+    study_file: Path, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from expertp.study.load import load_study
+    from expertp.study.store import read_study
+
+    say("sweep", study_file, "--out", tmp_path / "a study", "--workers", 1, "seeds=[0, 1, 2]")
+    swept = tmp_path / "a study/study.json"
+    assert load_study(swept) == read_study(tmp_path / "a study").study
+    assert load_study(swept).seeds == (0, 1, 2)
+    text = swept.read_text()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, out, err = say("sweep", swept, "--out", tmp_path / "a study", "--workers", 1)
+    assert (code, err) == (0, "")  # nothing is trained
+    assert f"next: expertp report '{tmp_path}/a study'" in out
+    assert swept.read_text() == text
 
 
 @pytest.mark.heavy
@@ -70,7 +119,8 @@ def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: 
     assert "next: expertp report" in out
     tree = json.loads(say("status", tmp_path / "study", "--json")[1])
     assert tree["runs"] == {
-        "total": 12, "finished": 12, "diverged": 0, "failed": 0, "running": 0, "unfinished": 0, "missing": 0
+        "total": 12, "finished": 12, "diverged": 0, "failed": 0, "damaged": 0, "running": 0, "unfinished": 0,
+        "missing": 0,
     }  # fmt: skip
     assert (tree["share_done"], tree["seconds_left"], tree["running"], tree["failed"]) == (1.0, 0, [], [])
     assert [model["n_embd"] for model in tree["models"]] == [32, 64]
@@ -105,6 +155,8 @@ BAD = {
     ),
     "gamma": (["hps.gamma=2000"], "2000 is above 16"),
     "no data": (["train.data=nowhere"], "nowhere"),
+    "key without its section": (["steps=5"], "'steps=5' is not an override; did you mean train.steps=5?"),
+    "axis without its section": (["width=[32, 64]"], "did you mean axes.width=[32, 64]?"),
 }
 
 

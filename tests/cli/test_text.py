@@ -2,25 +2,62 @@
 
 import pytest
 
+from expertp.analysis.paired import paired
+from expertp.cli import bench, tune
 from expertp.cli.text import table
+from expertp.search.tune import Outcome, Trial
+from expertp.spec import BaseHPs
 
-ROWS = [("name", "value [unit]"), ("a [bold] :smile:", "long words " * 20), ("b", "")]
-
-
-def test_a_pipe_gets_plain_text_that_is_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    header, rule, first, second = table(ROWS).splitlines()
-    assert header.split("  ")[0].strip() == "name"
-    assert set(rule) == {"-"}
-    assert first == f"a [bold] :smile:  {('long words ' * 20).rstrip()}"
-    assert second == "b"
+ROWS = [("name", "value [unit] of each"), ("a [bold] :smile:", "long words " * 20), ("b", "")]
 
 
-def test_a_narrow_terminal_wraps_cells_and_keeps_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_a_table_is_as_wide_as_the_output_and_keeps_every_word(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     text = table(ROWS)
-    assert max(map(len, text.splitlines())) <= 40
+    assert width - 15 <= max(map(len, text.splitlines())) <= width
     assert text.count("long") == text.count("words") == 20
     assert "a [bold] :smile:" in text
+
+
+def test_a_pipe_gets_80_columns_of_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = table(ROWS)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+
+
+def test_headers_wrap_before_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = table([("name", "a header of many words"), ("x", "1 2 3 4 5")]).splitlines()
+    assert lines[-1] == "x     1 2 3 4 5"
+    assert [line[6:] for line in lines[:2]] == ["a header of", "many words"]
+
+
+def test_a_narrow_output_breaks_words_rather_than_losing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "12")
+    text = table([("name", "b"), ("abcdefghijklmnop", "q")])
+    assert max(map(len, text.splitlines())) <= 12
+    assert "".join(line[:9].strip() for line in text.splitlines()[2:]) == "abcdefghijklmnop"
+
+
+def test_what_a_terminal_obeys_is_shown_as_its_escape() -> None:
+    assert table([("name",), ("a\x1b[31mb\nc",)]).splitlines()[-1] == r"a\x1b[31mb\nc"
+
+
+def test_the_table_of_a_benchmark_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ms = dict.fromkeys(("fused", "loop", "grouped", "bmm", "dense"), 3257.8)
+    text = table(bench._table([{"name": "E64A16 alpha 0.25", "ms": ms, "vs_dense": 4.05, "vs_best_peer": 0.93}]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "E64A16 alpha 0.25" in text
+
+
+def test_the_table_of_constants_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    outcome, change = Outcome((4.7, 4.8), (0.4, 0.5)), paired([1.0, 1.1], [1.2, 1.31])
+    taken = Trial("attn_qkv_lr", 1 / 16, 0.25, BaseHPs(lr=0.01), outcome, outcome, change, "taken")
+    text = tune._table([Trial("", 1.0, 1.0, BaseHPs(lr=0.01), outcome), taken])
+    assert max(map(len, text.splitlines())) <= 80
+    assert "attn_qkv_lr 1/16" in text

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from expertp.cli import theory
 from expertp.cli.main import main
 
 TINY = ["P=3", "D=4", "T=4", "solver.replicates=2", "solver.nodes=4", "solver.neurons=8"]
@@ -94,7 +95,7 @@ def test_size_answers_and_checks_itself(capsys, monkeypatch):
 def test_verify_prints_a_table_and_its_json(capsys, tmp_path):
     assert main(["theory", "verify", "--only", "identities"]) == 0
     out = capsys.readouterr().out
-    assert "6 of 6 checks pass" in out
+    assert "6 of 6 checks passed" in out
     assert "PASS" in out
     assert main(["theory", "verify", "--only", "identities", "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -107,7 +108,7 @@ def test_a_check_that_fails_is_exit_code_1(capsys, monkeypatch):
 
     monkeypatch.setitem(verify.CHECKS, "identities", lambda _: iter([verify.Check("1 one", 2.0, high=1.0)]))
     assert main(["theory", "verify", "--only", "identities"]) == 1
-    assert "0 of 1 checks pass" in capsys.readouterr().out
+    assert "0 of 1 check passed" in capsys.readouterr().out
 
 
 BAD = {
@@ -164,3 +165,46 @@ def test_infinite_depth_is_compared_with_networks_of_fewer_layers(tmp_path):
         command = [*TINY, SIZES, *more, "eta=0.02", "networks.seeds=2", "solver.infinite_depth=true"]
         assert main(["theory", "compare", *command, "--out", str(tmp_path)]) == 0
         assert (tmp_path / "router.svg").exists()
+
+
+@pytest.mark.parametrize("override", ["L", "P", "T", "solver.nodes", "networks.sizes=[{N: 8, E: 4, n_hid: 4}]"])
+def test_a_size_that_fits_into_no_memory_is_refused(override, capsys):
+    huge = override.replace("N: 8", f"N: {10**19}") if "=" in override else f"{override}={10**19}"
+    assert main(["theory", "simulate", *TINY, huge]) == 2
+    assert "less than or equal to 10" in capsys.readouterr().err
+
+
+def test_a_data_file_is_found_beside_the_problem_file(tmp_path, capsys, monkeypatch):
+    (tmp_path / "points.csv").write_text("1,2\n3,4\n")
+    (tmp_path / "p.yaml").write_text(
+        "data: points.csv\nP: 2\nD: 2\nT: 2\nindices: 1\ndegree: 1\nsolver: {nodes: 4, neurons: 8}\n"
+    )
+    monkeypatch.chdir("/")
+    assert main(["theory", "solve", str(tmp_path / "p.yaml")]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["theory", "solve", "data=points.csv", "P=2", "D=2", "T=2", "indices=1", "solver.neurons=8"]) == 0
+
+
+@pytest.mark.parametrize("what", ["solve", "compare", "verify"])
+def test_an_out_that_cannot_be_written_is_one_line_before_anything_is_solved(what, tmp_path, monkeypatch, capsys):
+    solved = []
+    for name in ("_solve", "_compare", "_verify"):
+        monkeypatch.setitem(theory.VERBS, name[1:], solved.append)
+    taken = tmp_path / "taken"
+    taken.write_text("mine", encoding="utf-8")
+    folder = tmp_path / "folder"
+    (folder / f"{what}.json").mkdir(parents=True)
+    for out in (taken, taken / "below", folder, "/proc/nowhere"):
+        assert main(["theory", what, "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("expertp: ")
+        assert error.count("\n") == 1
+    assert solved == []
+    assert taken.read_text(encoding="utf-8") == "mine"
+    assert [path.name for path in folder.iterdir()] == [f"{what}.json"]
+
+
+def test_a_problem_that_is_refused_leaves_no_directory(tmp_path, capsys):
+    assert main(["theory", "solve", "eta=-1", "--out", str(tmp_path / "new")]) == 2
+    assert "eta" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

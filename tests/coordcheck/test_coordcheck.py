@@ -3,6 +3,7 @@
 The quick version takes tiny models, made tokens and two axes. The full one (`pytest -m slow`) is the demo study.
 """
 
+import hashlib
 import math
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from runs import VOCAB, tiny_run, write_tokens
 from expertp.coordcheck.measuring import (
     Measurement,
     check_key,
-    from_csv,
     measure,
     probe_run,
     probed_runs,
+    read_csv,
     recorded_steps,
     to_csv,
 )
@@ -31,6 +32,7 @@ from expertp.coordcheck.slopes import (
     judge,
 )
 from expertp.data import Dataset, open_dataset
+from expertp.errors import DamagedError
 from expertp.spec import ModelSpec
 from expertp.study.cells import sizes
 from expertp.study.load import build_study, load_study
@@ -261,9 +263,22 @@ def test_a_diverged_run_fails_with_its_step_and_leaves_the_slopes_at_init(datase
     assert all(slope.slope is None and slope.verdict == "FAIL" for slope in check.slopes if slope not in at_init)
 
 
-def test_a_table_survives_its_csv(dataset: Dataset) -> None:
+def test_a_table_survives_its_csv(dataset: Dataset, tmp_path: Path) -> None:
     table = table_of({("attn_v", "size"): 1 / 3}, small_study(dataset.path))
-    assert from_csv(to_csv(table)) == table
+    (tmp_path / "table.csv").write_text(to_csv(table))
+    assert read_csv(tmp_path / "table.csv", None, "measure again") == table
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"rules,axis\n1,2\n", b"\x00", b'"', b"9" * 200_000], ids=repr)
+def test_a_damaged_table_is_one_line(dataset: Dataset, tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "table.csv"
+    whole = to_csv(table_of({("attn_v", "size"): 1 / 3}, small_study(dataset.path))).encode()
+    path.write_bytes(whole[: len(whole) // 2].rsplit(b"\n", 1)[0] + damage)
+    with pytest.raises(DamagedError, match=r"table.csv: damaged \(.*\); measure again$"):
+        read_csv(path, hashlib.sha256(whole).hexdigest(), "measure again")
+    path.write_bytes(b"rules,axis,scale,seed,step,module,quantity,value\n" + damage + b"\n1,2\n")
+    with pytest.raises(DamagedError, match=r"damaged \(not a table of measurements\); measure again$"):
+        read_csv(path, None, "measure again")
 
 
 def test_runs_are_the_studys_at_the_full_learning_rate(dataset: Dataset) -> None:

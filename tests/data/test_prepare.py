@@ -1,5 +1,7 @@
 import importlib
+import io
 import json
+import os
 import random
 import signal
 import subprocess
@@ -16,9 +18,9 @@ from hypothesis import strategies as st
 
 from expertp.data import Manifest, PrepareOptions, PrepareProgress, load_tokenizer, open_dataset, prepare
 from expertp.data.manifest import Split, content_hash
-from expertp.data.prepare import goes_to_val
 from expertp.data.sources import find_corpus, read_documents
-from expertp.errors import InputError
+from expertp.data.splitting import goes_to_val
+from expertp.errors import DamagedError, InputError
 
 # `expertp.data.prepare` the attribute is the function; the module is this.
 MODULE = importlib.import_module("expertp.data.prepare")
@@ -138,8 +140,8 @@ def test_stopping_at_each_write_of_progress_and_going_on(
     prepare(str(corpus), whole, OPTIONS)
     write, stopped_at = MODULE.write_record, set()
 
-    def write_or_stop(path: Path, record: object) -> None:
-        place = (path.name, getattr(record, "documents_consumed", None))
+    def write_or_stop(path: Path, record: dict[str, object]) -> None:
+        place = (path.name, record.get("documents_consumed"))
         if place not in stopped_at:
             stopped_at.add(place)
             raise Stop
@@ -310,7 +312,7 @@ def test_empty_and_single_documents(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no text"):
         prepare(str(folder), out, OPTIONS)
     (folder / "b.txt").write_text("the only text")
-    with pytest.raises(InputError, match=r"only one document, .* --val-fraction 0.1; give more files, or --val-fr"):
+    with pytest.raises(InputError, match=r"only one document of 13 characters, .* --val-fraction 0.1; give more text"):
         prepare(str(folder), out, OPTIONS)
     assert not out.exists()
     manifest = prepare(str(folder), out, replace(OPTIONS, val_fraction=0.0))
@@ -413,3 +415,149 @@ def test_a_finished_directory_that_lost_a_shard_is_not_called_finished(tmp_path:
     (tmp_path / "out" / "train_00000.bin").unlink()
     with pytest.raises(InputError, match=r"train_00000\.bin"):
         prepare(str(folder), tmp_path / "out", options)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda out: (out / "train_00000.bin").unlink(), r"train_00000.bin: it is missing"),
+        (lambda out: (out / "train_00000.bin").write_bytes(b"ab" * 9), r"train_00000.bin: it has 18 bytes"),
+        (lambda out: (out / "progress.json").write_text("{"), r"progress.json: damaged \(invalid JSON"),
+        (lambda out: change_progress(out, documents_consumed=1), r"progress.json: damaged \(its fields contradict"),
+        (lambda out: change_progress(out, documents_consumed=-1), r"progress.json: damaged \(documents_consumed"),
+        (lambda out: change_progress(out, documents_consumed=10**9), r"counts 1,000,000,000 documents, .* has fewer"),
+        (lambda out: change_progress(out, tokenizer=None), r"progress.json: damaged \(its fields contradict"),
+    ],
+)
+def test_damage_of_an_unfinished_directory_is_one_line_and_nothing_is_deleted(
+    corpus: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    out = tmp_path / "out"
+    stopped(corpus, out)
+    damage(out)
+    before = files_of(out)
+    with pytest.raises(DamagedError, match=f"{message}.*prepare it again"):
+        prepare(str(corpus), out, OPTIONS)
+    assert files_of(out) == before
+
+
+def test_an_unfinished_directory_of_the_earlier_version_is_resumed(corpus: Path, tmp_path: Path) -> None:
+    stopped(corpus, tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "progress.json").read_text())
+    assert (record.pop("cuts"), record.pop("cut_documents")) == (False, 0)
+    (tmp_path / "out" / "progress.json").write_text(json.dumps(record))
+    prepare(str(corpus), tmp_path / "out", OPTIONS)
+    prepare(str(corpus), tmp_path / "whole", OPTIONS)
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
+def change_progress(out: Path, **fields: object) -> None:
+    record = json.loads((out / "progress.json").read_text())
+    (out / "progress.json").write_text(json.dumps({**record, **fields}))
+
+
+def test_shards_of_a_progress_cannot_be_elsewhere(corpus: Path, tmp_path: Path) -> None:
+    stopped(corpus, tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "progress.json").read_text())
+    record["train"]["shards"][0]["name"] = "../precious.bin"
+    (tmp_path / "out" / "progress.json").write_text(json.dumps(record))
+    with pytest.raises(DamagedError, match=r"progress.json: damaged \(train.shards.0.name"):
+        prepare(str(corpus), tmp_path / "out", OPTIONS)
+
+
+def test_a_manifest_that_is_no_file_is_refused_before_any_work(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "out" / "manifest.json").mkdir(parents=True)
+    with pytest.raises(DamagedError, match=r"manifest.json: damaged \(not a regular file\)"):
+        prepare(str(corpus), tmp_path / "out", OPTIONS)
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_standard_input_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, out = "one two\n" * 2000, tmp_path / "out"
+    (tmp_path / "x.txt").write_text(text)
+    from_file = prepare(str(tmp_path / "x.txt"), tmp_path / "file", OPTIONS)
+    pipe(monkeypatch, text.encode())
+    manifest = prepare("-", out, OPTIONS)
+    assert manifest.content_hash == from_file.content_hash
+    assert manifest.source == "-"
+    before = files_of(out)
+    assert set(before) == {"manifest.json", "train_00000.bin", "val_00000.bin"}
+    notes: list[str] = []
+    pipe(monkeypatch, text.encode())
+    assert prepare("-", out, OPTIONS, on_note=notes.append) == manifest
+    assert notes == [f"nothing to do: {out} is complete"]
+    pipe(monkeypatch, text.upper().encode())
+    with pytest.raises(InputError, match="out was prepared from another text on standard input; choose another"):
+        prepare("-", out, OPTIONS)
+    with pytest.raises(InputError, match=r"out was prepared from '-', not from '.*x.txt'; choose another"):
+        prepare(str(tmp_path / "x.txt"), out, OPTIONS)
+    assert files_of(out) == before
+
+
+def test_standard_input_after_an_interruption_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(progress: PrepareProgress) -> None:
+        raise Stop
+
+    out = tmp_path / "out"
+    pipe(monkeypatch, b"first text " * 1000)
+    with pytest.raises(Stop):
+        prepare("-", out, OPTIONS, stop)
+    assert set(files_of(out)) == {"progress.json"}
+    (out / ".stdin.tmp").write_bytes(b"left by kill -9")
+    pipe(monkeypatch, b"second text " * 1000)
+    prepare("-", out, OPTIONS)
+    assert documents_in(out)["train"][0].startswith("second text")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".stdin.tmp").write_bytes(b"left by kill -9")
+    (tmp_path / "x.txt").write_text("a file " * 1000)
+    prepare(str(tmp_path / "x.txt"), tmp_path / "other", OPTIONS)
+    assert ".stdin.tmp" not in files_of(tmp_path / "other")
+    assert set(files_of(out)) == {"manifest.json", "train_00000.bin", "val_00000.bin"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "standard input has no text"),
+        (b"ten chars.", "standard input has only one document of 10 characters, too few for --val-fraction 0.1"),
+        (b"caf\xe9", r"standard input is not UTF-8 \(byte 0xe9 at offset 3\)"),
+        (None, "standard input is closed"),
+    ],
+)
+def test_bad_standard_input_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
+) -> None:
+    if content is None:
+        monkeypatch.setattr(sys, "stdin", None)
+    else:
+        pipe(monkeypatch, content)
+    with pytest.raises(InputError, match=message):
+        prepare("-", tmp_path / "out", OPTIONS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_standard_input_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("expertp.data.sources.LARGEST_TEXT", 1000)
+    pipe(monkeypatch, b"x" * 1001)
+    with pytest.raises(InputError, match="standard input has more than 256 MiB, the most for one document"):
+        prepare("-", tmp_path / "out", OPTIONS)
+
+
+def test_a_source_whose_name_is_not_utf8_is_complete_the_second_time(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"caf\xe9\n\x1b[2J")
+    source.mkdir()
+    for number in range(10):
+        (source / f"{number}.txt").write_text("word " * 100)
+    manifest = prepare(str(source), tmp_path / "out", OPTIONS)
+    assert manifest.source.isprintable()
+    assert prepare(str(source), tmp_path / "out", OPTIONS) == manifest
+
+
+def test_keys_that_are_not_printable_and_huge_shards_are_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"text key .* is not printable"):
+        prepare(str(corpus), tmp_path / "out", replace(OPTIONS, text_key="\x1b[2J"))
+    with pytest.raises(InputError, match=r"shard tokens .* is too large"):
+        prepare(str(corpus), tmp_path / "out", replace(OPTIONS, shard_tokens=2**63))

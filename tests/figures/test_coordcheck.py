@@ -1,10 +1,14 @@
 """The figure of a coordinate check: its data, and that it can be drawn with missing runs."""
 
-import pytest
+from dataclasses import replace
 
-from expertp.coordcheck.slopes import CoordinateCheck, Divergence, Sizes, Slope
-from expertp.figures.coordcheck import data, draw
+import pytest
+from synthetic import synthetic_check
+
+from expertp.coordcheck.slopes import EXPECTED, CoordinateCheck, Divergence, Sizes, Slope, judge
+from expertp.figures.coordcheck import MODULE_MARKERS, data, draw
 from expertp.figures.save import render
+from expertp.figures.style import FAIL
 
 
 def made(sizes: Sizes, diverged: tuple[Divergence, ...] = ()) -> CoordinateCheck:
@@ -49,3 +53,30 @@ def test_a_check_in_which_all_runs_diverged_is_drawn() -> None:
     sizes = {key: value for key, value in SIZES.items() if key[2] == "init"}
     found = data(made(sizes, (Divergence("width", 2.0, 0, 3),)), sizes)
     assert "1 diverged" in render("coordcheck", draw, found).svg
+
+
+@pytest.mark.heavy
+def test_lines_are_marked_by_their_expected_slope_and_not_by_flatness() -> None:
+    check, sizes = synthetic_check(wrong=("attn_v", "size"))
+    right = render("coordcheck", draw, data(check, sizes)).svg
+    for text in ("expected slope 0", "expected slope −0.5", "expected slope −0.5 to 0", "shaded: slopes within"):
+        assert f">{text}" in right
+    assert ">outside: not as expected<" in right
+    assert right.count(">attn_v<") == 1 + 2  # in the legend, and beside its red line on both axes
+    # Router logits shrink at init as expected, and are no failure; those that stay flat are one.
+    key = ("width", "router", "init")
+    flat = {**sizes, key: {seed: dict.fromkeys(each, 1.0) for seed, each in sizes[key].items()}}
+    slopes = [
+        judge("width", "router", "init", flat[key], set(flat[key][0]), (each.low, each.high))
+        if (each.axis, each.module, each.check) == key
+        else each
+        for each in check.slopes
+    ]
+    wrong = render("coordcheck", draw, data(replace(check, slopes=tuple(slopes)), flat)).svg
+    assert right.count(">router<") == 1
+    assert wrong.count(">router<") == 2
+
+
+def test_every_module_has_a_marker_of_its_own_and_no_expected_slope_is_red() -> None:
+    assert len(set(MODULE_MARKERS.values())) == len(EXPECTED)
+    assert FAIL not in data(*synthetic_check()).colours.values()

@@ -47,7 +47,7 @@ def test_a_record_is_stored_and_loaded():
 
 def test_a_damaged_record_is_refused(tmp_path):
     put(tmp_path, "softmax", verdict="HOLD")
-    with pytest.raises(InputError, match=r"finding.json: damaged; .*`expertp paper make softmax`"):
+    with pytest.raises(InputError, match=r"finding.json: damaged \(.*\); .*`expertp paper make softmax`"):
         write_page(tmp_path)
 
 

@@ -8,10 +8,11 @@ import pytest
 from expertp.config import build, read_yaml
 from expertp.errors import InputError
 from expertp.paper.catalogue import FINDINGS, STUDIES, find
-from expertp.paper.cost import cost, cost_of_runs
+from expertp.paper.cost import cost, h100_hours
 from expertp.paper.profile import PROFILES, find_source, load_profile
 from expertp.spec import BaseHPs
 from expertp.study.cells import arm_hps, expand, sizes, swept_on, unique_runs
+from expertp.study.cost import cost_of_runs
 from expertp.study.load import load_study
 
 CPU, PAPER = (load_profile(name) for name in ("cpu", "paper"))
@@ -101,7 +102,7 @@ def test_cost_counts_a_run_once():
     assert found.runs == len(runs)
     assert found.tokens == sum(run.train.steps * run.train.batch_tokens for run in runs)
     assert found.flops == sum(run.train.steps * run.train.batch_tokens * run.model.flops_per_token() for run in runs)
-    assert found.h100_hours == pytest.approx(found.flops / (989e12 * 0.35) / 3600)
+    assert h100_hours(found) == pytest.approx(found.flops / (989e12 * 0.35) / 3600)
 
 
 def test_a_study_takes_the_first_corpus_of_its_profile_unless_it_names_another():

@@ -10,8 +10,8 @@ from runs import tiny_study, write_tokens
 from expertp.errors import InputError
 from expertp.paper.results import export_results, import_results, in_blocks
 from expertp.study.store import open_study
-from expertp.training.loop import resolved
 from expertp.training.records import RunResult, StepMetrics
+from expertp.training.resolution import resolved
 from expertp.training.store import write_ended_run
 
 STEPS = 12
@@ -65,7 +65,7 @@ def write(directory, identity, val_loss=None, records=None):
         step=step,
         steps=STEPS,
         tokens=128 * step,
-        train_loss=None if is_diverged(run) else records[-1].loss,
+        train_loss=records[-1].loss if math.isfinite(records[-1].loss) else None,
         val_loss=None if is_diverged(run) else val_loss or math.pi * run.hps.lr + run.train.seed,
         max_load_deviation=1 / 3,
         dead_experts=2,

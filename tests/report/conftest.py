@@ -1,9 +1,20 @@
 """A study that nobody had to train, and its report, once for all tests."""
 
-import pytest
-from synthetic import write_study
+import json
+import shutil
 
+import pytest
+from synthetic import synthetic_check, write_study
+
+from expertp.cli.main import main
+from expertp.coordcheck.records import CheckRecord
+from expertp.figures import coordcheck
+from expertp.figures.save import render
 from expertp.report.build import write_report
+from expertp.study.store import read_study
+
+SMALL_THEORY = ("P=3", "D=4", "T=4", "solver.replicates=2", "solver.nodes=4", "solver.neurons=8", "networks.seeds=2")
+THEORY_SIZES = "networks.sizes=[{N: 8, E: 4, n_hid: 4}, {N: 16, E: 4, n_hid: 4}]"
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +35,23 @@ def written(directory):
 def page(written):
     """The text of the page."""
     return written.path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def full(directory, tmp_path_factory):
+    """The same study with a coordinate check and a solved theory: its report has all sections."""
+    path = tmp_path_factory.mktemp("full") / "study"
+    shutil.copytree(directory.path, path)
+    check, sizes = synthetic_check()
+    drawing = render("coordcheck", coordcheck.draw, coordcheck.data(check, sizes))
+    drawing.write(path / "coordcheck")
+    record = CheckRecord.of(check, "0", directory.study.replace(seeds=(0, 1)), 40, "").to_dict()
+    (path / "coordcheck" / "coordcheck.json").write_text(json.dumps(record), encoding="utf-8")
+    assert main(["theory", "compare", *SMALL_THEORY, THEORY_SIZES, "--out", str(path / "theory")]) == 0
+    return read_study(path)
+
+
+@pytest.fixture(scope="session")
+def written_in_full(full):
+    """Its report on disk."""
+    return write_report(full)

@@ -29,15 +29,15 @@ def visit(browser, written):
     """Open the page; whatever it complains about or asks for goes into `complaints`."""
     contexts = []
 
-    def open_page(viewport=DESK, **options):
+    def open_page(viewport=DESK, path=written.path, **options):
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
         page.complaints = []
-        address = written.path.resolve().as_uri()
+        address = path.resolve().as_uri()
 
         def guard(route):
-            if route.request.url == address:
+            if route.request.url.startswith((address, "data:image/")):
                 route.continue_()
             else:
                 page.complaints.append(f"asks for {route.request.url}")
@@ -67,6 +67,45 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(visit, scheme, viewpo
         ).map(each => each.outerHTML.slice(0, 80))"""
     )
     assert cut == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 420])
+def test_every_section_is_shown_with_all_its_images_and_no_policy_forbids_them(visit, written_in_full, scheme, width):
+    page = visit({"width": width, "height": 900}, written_in_full.path, color_scheme=scheme)
+    assert page.complaints == []
+    assert page.locator("section").count() == 16
+    images = page.evaluate(
+        """async () => Promise.all([...document.querySelectorAll('img, svg image')].map(async (each) => {
+            const address = each.src || each.href.baseVal;
+            const image = new Image();
+            image.src = address;
+            await image.decode().catch(() => {});
+            return [address.slice(0, 22), image.naturalWidth, each.getBoundingClientRect().width > 0];
+        }))"""
+    )
+    assert len(images) >= 4  # the heat maps of the theory
+    assert all(address == "data:image/png;base64," and drawn > 0 and seen for address, drawn, seen in images)
+    for section in ("coordcheck", "theory", "balance", "collapse", "curves"):
+        assert page.locator(f"#{section} figure svg").count() > 0
+    assert page.locator("#failures td").count() > 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 420])
+def test_what_is_wider_than_the_window_says_so(visit, written_in_full, scheme, width):
+    page = visit({"width": width, "height": 900}, written_in_full.path, color_scheme=scheme)
+    boxes = page.evaluate(
+        """async () => {
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            return [...document.querySelectorAll('.scroll')].filter((each) => !each.closest('details')).map((each) => [
+                each.scrollWidth > each.clientWidth + 1,
+                each.nextElementSibling.classList.contains('hint') && each.nextElementSibling.offsetHeight > 0,
+            ]);
+        }"""
+    )
+    assert all(is_cut == has_hint for is_cut, has_hint in boxes)
+    assert (sum(is_cut for is_cut, _ in boxes) > 8) == (width == 420)
 
 
 def test_light_and_dark_differ_and_figures_take_the_ink(visit):

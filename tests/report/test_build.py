@@ -3,6 +3,7 @@ import io
 import json
 import re
 import shutil
+from html import escape
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
@@ -12,6 +13,9 @@ from synthetic import study_spec, write_study
 
 from expertp.errors import InputError
 from expertp.figures import balance, collapse
+from expertp.figures.labels import ZERO_WIDTH
+from expertp.figures.save import file_name
+from expertp.report import commands
 from expertp.report.build import interval, render_report, sentence
 from expertp.report.reading import read, seeds_and_counts
 from expertp.study.load import build_study
@@ -147,8 +151,8 @@ def test_counts_of_runs_stand_everywhere(page, directory):
 def test_what_is_missing_is_a_grey_box_with_the_command(page, directory):
     boxes = re.findall(r'<div class="missing">.*?</div>\n', page, re.DOTALL)
     text = "\n".join(boxes)
-    assert f"expertp sweep STUDY.yaml --out {directory.path}" in text
-    assert f"expertp coordcheck STUDY.yaml --out {directory.path}/coordcheck" in text
+    assert f"expertp sweep {directory.path}/study.json --out {directory.path}" in text
+    assert f"expertp coordcheck {directory.path}/study.json --out {directory.path}/coordcheck" in text
     assert "expertp theory" in text
 
 
@@ -166,6 +170,24 @@ def test_the_verdicts_are_in_the_page_and_beside_it(directory, written, page):
     assert badges == [each.conclusion for each in written.verdict.axes]
     assert badges[:2] == ["PASS", "PASS"]
     assert "INCONCLUSIVE" in badges
+
+
+def test_what_has_no_data_takes_no_space_and_is_named_below_the_figure(page, directory):
+    for text in ("not swept</text>", "no run has ended</text>", "no excess is known</text>", "are missing</text>"):
+        assert text not in page
+    captions = {
+        section: page[page.index(f'<section id="{section}"') :]
+        .partition("<figcaption>")[2]
+        .partition("</figcaption>")[0]
+        for section in ("curves", "excess", "collapse", "bigger")
+    }
+    assert (
+        "The study does not sweep init std along: experts (n_exp), expert size (alpha_ffn). To sweep it, add "
+        "<code>log2_init_std</code> to <code>sweep</code> of these axes in the study file."
+    ) in captions["curves"]
+    for section in ("excess", "collapse", "bigger"):
+        assert "Not shown: expert size (alpha_ffn). " in captions[section]
+        assert f"<code>{escape(commands.sweep(directory.path))}</code> trains more." in captions[section]
 
 
 def test_the_sizes_of_the_study_are_said(page):
@@ -221,21 +243,41 @@ def test_joint_scalings_one_seed_and_no_verdict_are_shown_too(tmp_path):
     assert "arms: {sp: {axes: [width]}}" in page[page.index('<section id="arms"') :]
 
 
-def test_arms_may_have_any_name(tmp_path):
+NAMES = ("all ones", "lr=1/64", r"$\bad$", "_hidden", "a b", "a/b", "a-b", """<script>alert('"&')</script>""", "Ω 学习")
+
+
+def test_arms_may_have_any_name(tmp_path, recwarn):
     spec = study_spec(
         write_tokens(tmp_path / "tokens"),
         axes={"width": [64]},
         grids={"log2_lr": [-8, -7, -6]},
         seeds=[0, 1],
-        arms={name: {"axes": ["width"], "hps": {"bias_lr": 0.02}} for name in ("all ones", "lr=1/64 init=1/16")},
+        arms={name: {"axes": ["width"], "hps": {"bias_lr": 0.02}} for name in NAMES},
     )
     directory = write_study(tmp_path / "study", spec)
     page = render_report(directory).read_text(encoding="utf-8")
     assert Tree(page).open == []
     assert not [each for each in re.findall(r'\bid="([^"]*)"', page) if " " in each or "/" in each]
-    for name in ("arm-all-ones", "arm-lr-1-64-init-1-16"):
-        assert (directory.path / "figures" / f"{name}.svg").exists()
-        assert f'aria-labelledby="{name}-title {name}-desc"' in page
+    files = [file_name(f"arm-{name}") for name in NAMES]
+    assert len(set(files)) == len(NAMES)
+    for name, file in zip(NAMES, files, strict=True):
+        svg = (directory.path / "figures" / f"{file}.svg").read_text(encoding="utf-8")
+        assert f"{escape(name, quote=False)}, zero-shot</text>" in svg.replace(ZERO_WIDTH, "")
+        assert f'aria-labelledby="{file}-title {file}-desc"' in page
+    assert "<script>alert" not in page
+    assert [str(each.message) for each in recwarn if each.category is UserWarning] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("", "is empty"), ("x" * 61, "61 characters"), ("a\u202eb", "cannot be printed")]
+)
+def test_a_record_with_a_name_that_no_page_can_show_is_refused_in_one_line(directory, tmp_path, name, problem):
+    shutil.copytree(directory.path, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
+    record = json.loads((tmp_path / "copy/study.json").read_text(encoding="utf-8"))
+    record["study"]["name"] = name
+    (tmp_path / "copy/study.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"study\.json: name: the name .*{problem}"):
+        read_study(tmp_path / "copy")
 
 
 def test_a_coordinate_check_is_shown_when_there_is_one(directory, written, tmp_path):
@@ -255,10 +297,10 @@ def test_a_coordinate_check_is_shown_when_there_is_one(directory, written, tmp_p
     page = render_report(read_study(tmp_path / "copy")).read_text(encoding="utf-8")
     section = page[page.index('<section id="coordcheck"') : page.index('<section id="scaling"')]
     assert "−0.48 ± 0.01 (−0.5)" in section
-    assert "1 slopes: 1 within tolerance, 0 outside; 0 diverged" in section
+    assert "n = 2 seeds per size; 1 slope: 1 within tolerance, 0 outside; 0 diverged" in section
     assert 'class="missing"' not in section
     (folder / "coordcheck.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"coordcheck\.json: is damaged; .*`expertp coordcheck`"):
+    with pytest.raises(InputError, match=r"coordcheck\.json: damaged .*`expertp coordcheck`"):
         render_report(read_study(tmp_path / "copy"))
 
 
@@ -326,3 +368,20 @@ def test_a_solved_theory_is_part_of_the_page(directory, tmp_path):
     assert "Monte-Carlo error" in section
     assert "N 16, E 4, n_hid 4" in section
     Tree(page)
+
+
+def test_one_thing_is_not_several(tmp_path):
+    spec = study_spec(
+        write_tokens(tmp_path / "tokens"),
+        axes={"width": [64]},
+        grids={"log2_lr": [-7]},
+        seeds=[0],
+        arms={},
+        verdict=None,
+    )
+    directory = write_study(tmp_path / "study", spec, skip=lambda run: run.model.n_embd == 64)
+    page = render_report(directory).read_text(encoding="utf-8")
+    text = re.sub(r"<(script|style)>.*?</\1>|<pre.*?</pre>|<[^>]*>", " ", page, flags=re.DOTALL)
+    assert re.findall(r"\b1 (?:runs|seeds|sizes|slopes|networks|learning rates|steps)\b", text) == []
+    for words in ("1 learning rate are", "with 1 seed to", "1 of 2 runs has not ended", "n = 1 seed per"):
+        assert words.replace(" are", "") in text

@@ -96,7 +96,8 @@ def test_its_study_file_is_read_and_resumed(directory):
     """The file said `contrasts:`; the same file and one with `arms:` are the study in the directory."""
     tree = json.loads((FIXTURE / "study.json").read_text())["study"]
     Path("study.yaml").write_text(json.dumps(tree))
-    assert load_study("study.yaml") == directory.study
+    here = directory.study.train.replace(data=str(Path(directory.study.train.data).absolute()))
+    assert load_study("study.yaml") == directory.study.replace(train=here)
     resumed = open_study("study", load_study("study.yaml", ["grids.log2_lr=[-9, -8, -7]"]))
     statuses = [result.status for result in resumed.results()]
     # A new value at two sizes of the study's own arm and one of sp, with three seeds each.

@@ -13,14 +13,13 @@ def data(tmp_path_factory):
     return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
-def test_a_study_costs_what_its_runs_cost_together(data):
+def test_a_study_takes_as_long_as_its_runs_together(data):
     runs = unique_runs(expand(tiny_study(data)))
     found = forecast(runs, open_dataset(data), workers=2)
     assert [(each.model.n_embd, each.runs) for each in found.models] == [(32, 6), (64, 6)]
-    assert found.tokens == 12 * 3 * 128
-    assert found.flops == sum(3 * 128 * run.model.flops_per_token() for run in runs)
     assert found.seconds == pytest.approx(sum(each.seconds * each.runs for each in found.models) / 2)
-    assert found.disk_bytes > 12 * 3 * 200
+    assert all(each.is_timed for each in found.models)
+    assert found.basis == "from 3 timed steps of each model"
 
 
 def test_a_run_that_validates_costs_more(data, monkeypatch):
@@ -35,11 +34,32 @@ def test_a_run_that_validates_costs_more(data, monkeypatch):
     assert validated == pytest.approx(12 + 2 * 4 / 3)
 
 
-def test_past_its_limit_it_goes_by_flops(data):
+def test_a_model_that_is_not_timed_goes_by_the_flops_of_one_that_is(data, monkeypatch):
     runs = unique_runs(expand(tiny_study(data)))
-    small, large = forecast(runs, open_dataset(data), limit=0.0).models
+    clock = iter([0.0, 0.0, 9.0, 9.0])  # the limit is over after the first model
+    monkeypatch.setattr(module, "_product_speed", lambda _: 1e9)
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    found = forecast(runs, open_dataset(data))
+    small, large = found.models
     ratio = large.model.flops_per_token() / small.model.flops_per_token()
     assert large.seconds == pytest.approx(small.seconds * ratio)
+    assert (small.is_timed, large.is_timed) == (True, False)
+    assert found.basis == "from timed steps of 1 of 2 models, the others estimated from FLOPs"
+
+
+def test_a_model_whose_steps_would_not_fit_is_not_started(data, monkeypatch):
+    def start(*_):
+        raise AssertionError("a step was timed")
+
+    monkeypatch.setattr(module, "_step_seconds", start)
+    monkeypatch.setattr(module, "_product_speed", lambda _: 1e6)
+    (found,) = forecast([run := tiny_run(data, train={"steps": 12, "eval_every": 0})], open_dataset(data)).models
+    assert not found.is_timed
+    assert found.seconds == pytest.approx(run.flops / (module.PRODUCT_SHARE * 1e6))
+
+
+def test_the_speed_of_matrix_products_is_measured():
+    assert 1e8 < module._product_speed("cpu") < 1e14
 
 
 def test_a_forecast_leaves_threads_as_they_were(data):

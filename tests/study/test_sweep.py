@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import os
 import signal
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 from runs import study_tree, tiny_study, write_tokens
 
-from expertp.errors import InputError
+from expertp.errors import InputError, RunError
 from expertp.study import sweep as module
-from expertp.study.executors.local import LocalExecutor
+from expertp.study.executors.local import EXIT_NOT_WRITABLE, LocalExecutor
 from expertp.study.load import build_study
-from expertp.study.store import open_study, preview_study, read_study
+from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
 from expertp.study.sweep import InProcess, run_study, sweep, work
 from expertp.util.files import exclusive
 from expertp.util.machine import usable_cores
@@ -24,7 +25,7 @@ from expertp.util.machine import usable_cores
 CLOCK = {"seconds"}
 SCRIPT = """
 import sys
-from expertp.study.executors.local import LocalExecutor
+from expertp.study.executors.local import EXIT_NOT_WRITABLE, LocalExecutor
 from expertp.study.store import read_study
 from expertp.study.sweep import sweep
 sweep(read_study(sys.argv[1]), LocalExecutor(int((sys.argv[2:] or [2])[0])))
@@ -271,7 +272,9 @@ def test_a_directory_of_another_study_is_refused(data, tmp_path):
     with pytest.raises(InputError, match="no study here"):
         read_study(tmp_path / "nowhere")
     (tmp_path / "study/study.json").write_text("{")
-    with pytest.raises(InputError, match="damaged; remove it and run `expertp sweep`"):
+    with pytest.raises(
+        InputError, match=r"damaged \(invalid JSON: .*\); restore it, or remove it and run `expertp sweep`"
+    ):
         read_study(tmp_path / "study")
 
 
@@ -295,3 +298,72 @@ def test_a_study_reads_the_same_on_a_machine_without_its_device(data, tmp_path):
     assert not elsewhere.runs.keys() & opened.runs.keys()
     with pytest.raises(InputError, match=r"started on cuda and cannot continue on cpu; set train\.device=cuda"):
         open_study(opened.path, study)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("raised_by", ["records", "checkpoint", "note"])
+def test_a_full_disk_stops_the_sweep_and_is_no_failure_of_a_run(data, tmp_path, monkeypatch, number, raised_by):
+    directory, tries = open_study(tmp_path, tiny_study(data)), []
+
+    def train(run, *_, **__):
+        tries.append(run)
+        if raised_by == "note":
+            raise ValueError("a failure that cannot be noted")
+        cause = OSError(number, os.strerror(number))
+        if raised_by == "records":
+            raise cause
+        raise RunError("the checkpoint at step 3 cannot be written") from cause
+
+    def no_space(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(module, "train", train)
+    if raised_by == "note":
+        monkeypatch.setattr(StudyDirectory, "note_failure", no_space)
+    with pytest.raises(RunError, match=rf"{os.strerror(number)}; .* run the same command again; it continues"):
+        sweep(directory, InProcess())
+    assert len(tries) == 1
+    assert {result.status for result in directory.results()} == {"missing"}
+    assert not list((tmp_path / "failures").iterdir())
+
+
+@pytest.mark.heavy
+def test_a_worker_that_cannot_write_stops_the_sweep(data, tmp_path):
+    """A worker ends with the code of the error, and the sweep says what the error was."""
+    directory = open_study(tmp_path, tiny_study(data))
+    script = tmp_path / "worker.py"
+    script.write_text(f"import sys; sys.exit({EXIT_NOT_WRITABLE[errno.EDQUOT]})")
+    started = []
+
+    def start(self, directory, number):
+        started.append(number)
+        return subprocess.Popen([sys.executable, str(script)])
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LocalExecutor, "_start", start)
+        with pytest.raises(RunError, match=os.strerror(errno.EDQUOT)):
+            sweep(directory, LocalExecutor(workers=2))
+    assert started == [0, 1], "no worker is replaced"
+
+
+def test_a_worker_returns_the_code_of_a_full_disk(data, tmp_path, monkeypatch):
+    from expertp.study.executors import worker
+
+    open_study(tmp_path, tiny_study(data))
+
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "train", fail)
+    monkeypatch.setattr(worker.signal, "signal", lambda *_: None)
+    assert worker.main(str(tmp_path), os.getppid()) == EXIT_NOT_WRITABLE[errno.ENOSPC]
+
+
+def test_a_run_that_needs_too_much_memory_is_a_failure_that_says_so(data, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: \n...")
+
+    monkeypatch.setattr(module, "train", fail)
+    results = sweep(open_study(tmp_path, tiny_study(data)), InProcess()).results
+    assert {(each.status, each.error) for each in results} == {("failed", module.OUT_OF_MEMORY)}
+    assert module.OUT_OF_MEMORY.startswith("out of memory; ")

@@ -13,7 +13,7 @@ from expertp.theory.soft_router import PAPER, WAYS, Way, soft_router
 TINY = Problem(P=3, D=4, T=4, L=2, indices=2, degree=3, eta=0.1, gate="soft0")
 TINY_WAYS = (
     Way("growing E", (Size(8, 2, 2), Size(8, 4, 2))),
-    Way("growing Ne", (Size(8, 4, 2), Size(8, 4, 4))),
+    Way("growing n_hid", (Size(8, 4, 2), Size(8, 4, 4))),
 )
 
 
@@ -40,7 +40,7 @@ def test_what_several_ways_have_is_computed_once(told):
     assert one.networks[shared] is other.networks[shared]
     assert one.laws[2] is other.laws[2]
     assert one.theory is other.theory
-    # The limit, two Ne and three sizes.
+    # The limit, two n_hid and three sizes.
     assert ticks[-1] == (TINY.T * (3 * module.REPLICATES + 3 * 2),) * 2
     assert [done for done, _ in ticks] == sorted(done for done, _ in ticks)
     assert {total for _, total in ticks} == {ticks[-1][1]}

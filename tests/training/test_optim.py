@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from expertp.errors import InputError
 from expertp.model import MoETransformer, group_of
 from expertp.plan import plan
 from expertp.spec import BaseHPs, ModelSpec, TrainSpec
@@ -84,6 +85,15 @@ def test_groups_suit_any_torch_optimizer(optimizer):
 
 
 ABSENT = ("expert_bias",)
+
+
+@pytest.mark.parametrize("use", [param_groups, lambda model, plan, of: init_parameters(model, plan, 0, of)])
+def test_an_unknown_group_is_one_line_that_names_the_parameter(use):
+    model = built(planned(LARGE))
+    with pytest.raises(
+        InputError, match=r"parameter 'token.weight' is in group 'embeding', .* did you mean 'embedding'"
+    ):
+        use(model, planned(LARGE), lambda _: "embeding")
 
 
 def test_a_parameter_that_the_plan_does_not_have_is_an_error():

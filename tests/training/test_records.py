@@ -154,7 +154,7 @@ def test_a_last_line_that_was_cut_short_is_left_out(ended):
 @pytest.mark.parametrize("text", ["", "{", "null", "{}", '{"status": "finished"}'])
 def test_a_damaged_summary_is_one_line_that_says_what_to_do(ended, text):
     (ended.path / "summary.json").write_text(text)
-    with pytest.raises(InputError, match=r"summary\.json: damaged; remove it") as caught:
+    with pytest.raises(InputError, match=r"summary\.json: damaged \(.*\); restore the file, or remove") as caught:
         ended.summary()
     assert "\n" not in str(caught.value)
 

@@ -1,14 +1,10 @@
-import os
-import shutil
-
 import pytest
-import torch
 from runs import tiny_run, write_tokens
 
 from expertp.data import open_dataset
-from expertp.errors import InputError, RunError
+from expertp.errors import InputError
 from expertp.training.records import StepMetrics
-from expertp.training.store import Checkpoint, open_run, read_run
+from expertp.training.store import open_run, read_run
 
 HERE = {"python": "3"}
 
@@ -24,141 +20,9 @@ def dataset(tmp_path, **changes):
     return open_dataset(write_tokens(tmp_path / "data", **changes))
 
 
-def checkpoint(step):
-    return Checkpoint(
-        step=step,
-        weights={"w": torch.full((3,), float(step))},
-        optimizer={"exp_avg/w": torch.zeros(3)},
-        metrics_bytes=10 * step,
-        seconds=1.5,
-    )
-
-
-def kept(directory):
-    return sorted(path.name for path in (directory.path / "checkpoints").iterdir())
-
-
-def damage(directory, step, how="truncate"):
-    folder = directory.path / "checkpoints" / f"step-{step:08d}"
-    file = folder / "weights.safetensors"
-    content = file.read_bytes()
-    if how == "truncate":
-        file.write_bytes(content[:-4])
-    elif how == "flip":
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif how == "remove":
-        file.unlink()
-    else:
-        (folder / "state.json").write_bytes(how)
-
-
 def test_a_run_reads_back_as_it_was_written(directory):
     again = read_run(directory.path)
     assert again == directory
-
-
-def test_the_newest_checkpoint_comes_back_and_two_are_kept(directory):
-    for step in (1, 2, 3):
-        directory.save_checkpoint(checkpoint(step))
-    assert torch.equal(directory.newest_weights()["w"], torch.full((3,), 3.0))
-    latest = directory.resume()
-    assert (latest.step, latest.metrics_bytes, latest.seconds) == (3, 30, 1.5)
-    assert torch.equal(latest.weights["w"], torch.full((3,), 3.0))
-    assert kept(directory) == ["step-00000002", "step-00000003"]
-    assert directory.metrics_path.stat().st_size == 30
-
-
-OTHER_RUN = b'{"format": 1, "identity": "another", "step": 2, "metrics_bytes": 0, "seconds": 0, "sha256": {}}'
-
-
-@pytest.mark.parametrize(
-    "how", ["truncate", "flip", "remove", b"{}", b"null", b"[]", b"\xff\x00", b"", OTHER_RUN], ids=str
-)
-def test_a_damaged_checkpoint_falls_back_to_the_one_before_with_a_warning(directory, how):
-    directory.save_checkpoint(checkpoint(1))
-    directory.save_checkpoint(checkpoint(2))
-    damage(directory, 2, how)
-    with pytest.warns(UserWarning, match="damaged checkpoint .* using the one before"):
-        assert torch.equal(directory.newest_weights()["w"], torch.ones(3))
-    with pytest.warns(UserWarning, match="damaged checkpoint .* using the one before"):
-        assert directory.resume().step == 1
-    assert kept(directory) == ["step-00000001"], "the damaged one must not count as the newest later"
-
-
-def test_when_no_checkpoint_is_whole_the_user_decides(directory):
-    for step in (8, 9):
-        directory.save_checkpoint(checkpoint(step))
-        damage(directory, step)
-    with (
-        pytest.warns(UserWarning, match="using the one before"),
-        pytest.warns(UserWarning, match="there is no earlier one"),
-        pytest.raises(InputError, match="all checkpoints are damaged; restore one, or remove the directory"),
-    ):
-        directory.resume()
-    assert kept(directory) == ["step-00000008", "step-00000009"]
-    assert directory.metrics_path.stat().st_size == 1000, "nothing may be lost"
-
-
-def test_after_a_fallback_two_good_checkpoints_are_kept_again(directory):
-    for step in (8, 9):
-        directory.save_checkpoint(checkpoint(step))
-    damage(directory, 9)
-    with pytest.warns(UserWarning, match="using the one before"):
-        assert directory.resume().step == 8
-    with directory.metrics_path.open("ab") as file:
-        file.write(b"0" * 100)
-    for step in (9, 10, 11):
-        directory.save_checkpoint(checkpoint(step))
-    assert kept(directory) == ["step-00000010", "step-00000011"]
-    assert directory.resume().step == 11
-
-
-def test_equal_checkpoints_have_equal_bytes_and_can_be_read_by_others(directory, tmp_path):
-    contents = set()
-    for _ in range(5):
-        directory.save_checkpoint(checkpoint(1))
-        file = directory.path / "checkpoints" / "step-00000001" / "optimizer.safetensors"
-        contents.add(file.read_bytes())
-        assert file.stat().st_mode & 0o777 == (directory.path / "run.json").stat().st_mode & 0o777
-        shutil.rmtree(file.parent)
-    assert len(contents) == 1
-
-
-def test_metrics_shorter_than_a_checkpoint_says_make_it_a_damaged_one(directory):
-    directory.save_checkpoint(checkpoint(1))
-    directory.save_checkpoint(checkpoint(2))
-    os.truncate(directory.metrics_path, 15)
-    with pytest.warns(UserWarning, match="metrics.jsonl is shorter"):
-        assert directory.resume().step == 1
-    assert directory.metrics_path.stat().st_size == 10
-
-
-@pytest.mark.parametrize("point", ["save_file", "sync", "write_durably", "move_into_place"])
-def test_a_save_that_dies_half_way_leaves_the_last_checkpoint(directory, monkeypatch, point):
-    directory.save_checkpoint(checkpoint(1))
-
-    def die(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(f"expertp.training.store.{point}", die)
-        with pytest.raises(KeyboardInterrupt):
-            directory.save_checkpoint(checkpoint(2))
-    assert directory.resume().step == 1
-    directory.save_checkpoint(checkpoint(2))
-    assert kept(directory) == ["step-00000001", "step-00000002"]
-
-
-def test_a_full_disk_is_one_line_and_gives_the_space_back(directory, monkeypatch):
-    directory.save_checkpoint(checkpoint(1))
-
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("expertp.training.store.sync", full)
-    with pytest.raises(RunError, match=r"step 2 cannot be written .*No space left.* run the same command again"):
-        directory.save_checkpoint(checkpoint(2))
-    assert kept(directory) == ["step-00000001"]
 
 
 def open_again(path, run, data, environment=None):
@@ -221,11 +85,3 @@ def test_a_half_line_of_metrics_is_left_out(directory):
     with directory.metrics_path.open("ab") as file:
         file.write(b'{"st')
     assert directory.metrics() == whole
-
-
-def test_a_copied_checkpoint_of_another_run_is_not_used(directory, tmp_path):
-    directory.save_checkpoint(checkpoint(1))
-    other = open_again(tmp_path / "other", tiny_run(tmp_path, train={"seed": 5}), dataset(tmp_path))
-    shutil.copytree(directory.path / "checkpoints", other.path / "checkpoints")
-    with pytest.warns(UserWarning, match="belongs to another run"):
-        assert other.newest_weights() is None

@@ -15,9 +15,12 @@ from runs import run_tree, tiny_run, write_tokens
 
 from expertp.data import open_dataset
 from expertp.errors import InputError
-from expertp.training.loop import TrainingLoop, resolve_dtype
+from expertp.training import checkpoints
+from expertp.training.checkpoints import newest_weights, resume
+from expertp.training.loop import TrainingLoop
 from expertp.training.records import CLOCK_FIELDS
-from expertp.training.store import RunDirectory, read_run
+from expertp.training.resolution import resolve_dtype
+from expertp.training.store import read_run
 from expertp.training.train import train
 
 
@@ -32,7 +35,7 @@ def records(out):
 
 
 def weights(out):
-    return read_run(out).newest_weights()
+    return newest_weights(read_run(out))
 
 
 def same(first, second):
@@ -291,13 +294,13 @@ def test_a_sparse_log_resumes_to_the_bit_and_trackers_see_every_step(data, tmp_p
 
 def test_no_step_is_saved_twice(data, tmp_path, monkeypatch):
     """A second save of one step would have to remove the first, and a crash there would lose both."""
-    steps, save = [], RunDirectory.save_checkpoint
+    steps, save = [], checkpoints.save
 
-    def remember(self, checkpoint):
+    def remember(directory, checkpoint):
         steps.append(checkpoint.step)
-        save(self, checkpoint)
+        save(directory, checkpoint)
 
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", remember)
+    monkeypatch.setattr("expertp.training.train.save", remember)
     run = tiny_run(data, train={"checkpoint_steps": 4})
     count = iter(range(100))
     train(run, tmp_path / "run", should_stop=lambda: next(count) == 3)
@@ -373,5 +376,5 @@ def test_sigterm_saves_and_exits_143(data, tmp_path):
     assert process.returncode == 143, err
     directory = read_run(tmp_path / "run")
     assert directory.summary().status == "stopped"
-    assert directory.resume().step == directory.summary().step == len(directory.metrics())
+    assert resume(directory).step == directory.summary().step == len(directory.metrics())
     assert "run the same command" in out

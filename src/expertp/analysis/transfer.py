@@ -145,7 +145,7 @@ def judge(table: StudyTable) -> StudyVerdict:
             for hp in swept_on(table.study, axis)
         ),
         diverged=statuses.count("diverged"),
-        failed=statuses.count("failed"),
+        failed=statuses.count("failed") + statuses.count("damaged"),
         missing=statuses.count("missing") + statuses.count("unfinished"),
     )
 

@@ -6,7 +6,7 @@ step     a training step with each expert backend, and with a dense model
 data     `expertp prepare` and a plain tiktoken loop
 study    a sweep on one worker per core and on one worker
 
-vs_dense and vs_best_peer (the best of loop, grouped_mm and bmm) are ratios of times: below 1, fused is faster.
+"vs dense" and "vs best peer" (the best of loop, grouped_mm and bmm) are ratios of times: below 1, fused is faster.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 def _table(cases: Sequence[dict[str, Any]]) -> list[list[str]]:
     ratios = [key for key in cases[0] if key.startswith("vs_")]
     contestants = list(cases[0]["ms"])
-    header = ["case", *(f"{name} ms" for name in contestants), *ratios]
+    header = ["case", *(f"{name} ms" for name in contestants), *(key.replace("_", " ") for key in ratios)]
     rows = [
         [case["name"], *(f"{case['ms'][name]:.1f}" for name in contestants), *(f"{case[key]:.2f}" for key in ratios)]
         for case in cases

@@ -23,11 +23,13 @@ from expertp.cli.text import columns
 from expertp.errors import InputError
 from expertp.spec import RuleSetName
 from expertp.study.load import load_study
-from expertp.util.files import exclusive, write_atomically
-from expertp.util.text import duration
+from expertp.util.files import exclusive, file_sha256, write_atomically
+from expertp.util.records import read_record
+from expertp.util.text import duration, plural
 
 if TYPE_CHECKING:
     from expertp.coordcheck.measuring import Measurement, Probed, ProbedRun
+    from expertp.coordcheck.records import CheckRecord
     from expertp.coordcheck.slopes import CoordinateCheck, Slope
     from expertp.data import Dataset
 
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.steps < 3:
         raise InputError(f"--steps {args.steps} is too few to measure slopes of training; give 3 or more, such as 60")
 
-    from expertp.coordcheck.measuring import check_input, check_key, from_csv, probed_runs, to_csv
+    from expertp.coordcheck.measuring import check_input, check_key, probed_runs, read_csv, to_csv
     from expertp.coordcheck.records import CheckRecord
     from expertp.coordcheck.slopes import analyse, settled_sizes
     from expertp.data import open_dataset
@@ -67,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
     check_input(runs, dataset)
     key, out = check_key(runs, args.steps, dataset.content_hash), Path(args.out)
     with exclusive(out, busy=f"{out}: another process uses this directory; wait for it, or choose another --out"):
-        if _is_measured(out, key):
-            table = from_csv((out / CSV_FILE).read_text(encoding="utf-8"))
+        if (before := _stored(out, key)) and (out / CSV_FILE).exists():
+            table = read_csv(out / CSV_FILE, before.csv_sha256, f"remove {out / JSON_FILE} to measure again")
         else:
             table = _measure(runs, dataset, args.steps)
             write_atomically(out / CSV_FILE, to_csv(table).encode())
         check = analyse(table, study, rules, args.steps)
-        record = CheckRecord.of(check, key, study.name, args.steps).to_dict()
+        record = CheckRecord.of(check, key, study, args.steps, file_sha256(out / CSV_FILE)).to_dict()
         shown = figure.data(check, settled_sizes(table, args.steps))
         drawing = render(FIGURE, figure.draw, shown)
         write_atomically(out / f"{FIGURE}.svg", drawing.svg.encode())
@@ -93,14 +95,13 @@ def print_check(check: "CoordinateCheck", steps: int) -> None:
     from expertp.coordcheck.slopes import CHECKS, HEADINGS, first_settled_step
 
     print(f"rules {check.rules}: slope of log size against log scale ± standard error over seeds (expected)")
-    print(f"updates and sizes after steps {first_settled_step(steps)}..{steps}, geometric mean")
+    print(f"updates and sizes after steps {first_settled_step(steps)}..{steps}, geometric mean; !: not as expected")
     for axis in dict.fromkeys(slope.axis for slope in check.slopes):
         on_axis = [slope for slope in check.slopes if slope.axis == axis]
         rows: list[tuple[str, ...]] = [(axis, *(HEADINGS[name] for name in CHECKS), "verdict")]
         for module in dict.fromkeys(slope.module for slope in on_axis):
             by_check = {slope.check: slope for slope in on_axis if slope.module == module}
-            failed = [HEADINGS[slope.check] for slope in by_check.values() if slope.verdict == "FAIL"]
-            verdict = f"FAIL: {', '.join(failed)}" if failed else "PASS"
+            verdict = "FAIL" if any(slope.verdict == "FAIL" for slope in by_check.values()) else "PASS"
             rows.append((module, *(_cell(by_check.get(name)) for name in CHECKS), verdict))
         print(f"\n{columns(rows)}")
     print()
@@ -116,27 +117,28 @@ def _cell(slope: "Slope | None") -> str:
     """Return a slope as text: "none" if no seed has all scales, "zero" if all sizes are 0 (a zero router at init)."""
     if slope is None:
         return ""
+    mark = "!" if slope.verdict == "FAIL" else ""
     expected = f"{slope.low:g}" if slope.low == slope.high else f"{slope.low:g}..{slope.high:g}"
     if slope.slope is None:
-        return f"{'zero' if slope.verdict == '-' else 'none'} ({expected})"
+        return f"{'zero' if slope.verdict == '-' else 'none'} ({expected}){mark}"
     error = "" if slope.standard_error is None else f" ±{slope.standard_error:.2f}"
-    return f"{slope.slope:+.2f}{error} ({expected})"
+    return f"{slope.slope:+.2f}{error} ({expected}){mark}"
 
 
-def _is_measured(out: Path, key: str) -> bool:
-    """Return whether a directory holds this check's measurements; those of another check are an error."""
+def _stored(out: Path, key: str) -> "CheckRecord | None":
+    """Return the record of this check in a directory, None without one; the record of another check is an error."""
+    from expertp.coordcheck.records import CheckRecord
+
     try:
-        found = json.loads((out / JSON_FILE).read_text(encoding="utf-8"))["key"]
+        found = read_record(out / JSON_FILE, CheckRecord, "choose another --out, or remove it to measure again")
     except FileNotFoundError:
-        return False
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{out / JSON_FILE}: is not the record of a coordinate check; choose another --out") from None
-    if found != key:
+        return None
+    if found.key != key:
         raise InputError(
-            f"{out} holds a coordinate check of another study, data, rule set or number of steps; "
-            f"choose another --out, or remove {out / JSON_FILE} to measure again"
+            f"{out} holds a coordinate check of another study, data, rule set or number of steps; choose another "
+            f"--out, or remove its {JSON_FILE} to measure again"
         )
-    return (out / CSV_FILE).exists()
+    return found
 
 
 def _measure(runs: Sequence["ProbedRun"], dataset: "Dataset", steps: int) -> "list[Measurement]":
@@ -161,5 +163,5 @@ def _measure(runs: Sequence["ProbedRun"], dataset: "Dataset", steps: int) -> "li
 
     # No heartbeat: every run prints a line.
     with Reporter("coordcheck", total=sum(costs), heartbeat=math.inf, shows_time=False) as reporter:
-        reporter.line(f"{len(runs)} runs of {steps} steps")
+        reporter.line(f"{plural(len(runs), 'run')} of {plural(steps, 'step')}")
         return measure(runs, dataset, steps, on_run=show)

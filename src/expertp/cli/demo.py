@@ -5,13 +5,13 @@ nothing and prints the same results. The study file is DIR/study.yaml; copy it t
 """
 
 import argparse
+import os
 import shlex
 from importlib.resources import files
 from pathlib import Path
 
-import yaml
-
 from expertp.cli.arguments import add_workers
+from expertp.config import to_yaml
 from expertp.errors import InputError
 from expertp.spec import Spec
 from expertp.study.cells import axis_names, sizes
@@ -42,9 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from expertp.cli.main import EXIT_FAILED, EXIT_OK, dispatch
 
     out = Path(args.out)
-    print(_introduction(_write_files(out)))
+    study = _write_files(out)
+    print(_introduction(study))
     worst = EXIT_OK
-    for command in commands(out, args.workers):
+    for command in commands(out, args.workers, study.train.data):
         print(f"$ expertp {shlex.join(command)}", flush=True)
         code = dispatch(command)
         print(flush=True)
@@ -57,16 +58,16 @@ def run(args: argparse.Namespace) -> int:
     return worst
 
 
-def commands(out: Path, workers: int) -> list[list[str]]:
-    """Return the commands of the demo."""
+def commands(out: Path, workers: int, data_of_study: str) -> list[list[str]]:
+    """Return the commands of the demo; a study file that names other data, as in earlier versions, is overridden."""
     study, data, directory = (str(out / name) for name in ("study.yaml", "data", "study"))
-    on_data = f"train.data={data}"
+    on_data = [] if data_of_study == os.path.abspath(data) else [f"train.data={data}"]
     return [
         ["doctor"],
         ["plan", "--base", str(out / "base.yaml"), "--target", str(out / "target.yaml")],
         ["prepare", "builtin", "--out", data, "--tokenizer", "bpe", "--vocab-size", "512"],
-        ["sweep", study, "--out", directory, "--workers", str(workers), on_data],
-        ["coordcheck", study, "--out", f"{directory}/coordcheck", "--steps", "40", "seeds=[0, 1]", on_data],
+        ["sweep", study, "--out", directory, "--workers", str(workers), *on_data],
+        ["coordcheck", study, "--out", f"{directory}/coordcheck", "--steps", "40", "seeds=[0, 1]", *on_data],
         ["report", directory],
     ]
 
@@ -89,8 +90,7 @@ def _write_files(out: Path) -> StudySpec:
 
 
 def _as_yaml(**sections: Spec) -> str:
-    tree = {name: spec.model_dump(mode="json", exclude_unset=True) for name, spec in sections.items()}
-    return str(yaml.safe_dump(tree, sort_keys=False))
+    return to_yaml({name: spec.model_dump(mode="json", exclude_unset=True) for name, spec in sections.items()})
 
 
 def _introduction(study: StudySpec) -> str:

@@ -7,19 +7,26 @@ imported only for that verb, so `expertp --help` and `expertp plan` do not impor
 import argparse
 import errno
 import importlib
+import io
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
-from expertp.errors import InputError, RunError, did_you_mean
+from expertp.errors import InputError, RunError, did_you_mean, one_line, shown
+from expertp.util.machine import is_out_of_memory
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 
 VERBS = {
     "demo": "run a complete transfer study in minutes and show its commands",
     "plan": "settings of every parameter group of a large model, from a tuned small one",
+    "show": "print all settings of a file after overrides and defaults",
     "init": "write commented starter files for plan, train, sweep and theory",
     "prepare": "convert text, JSONL, Parquet or a Hugging Face dataset to token shards",
     "train": "train one model from a run file; the same command resumes",
@@ -100,7 +107,7 @@ def dispatch(argv: Sequence[str]) -> int:
         print(f"expertp {version('expertp')}")
         return EXIT_OK
     if verb not in VERBS:
-        raise InputError(f"unknown verb '{verb}'; {did_you_mean(verb, VERBS)}")
+        raise InputError(f"unknown verb {shown(verb)}; {did_you_mean(verb, VERBS)}")
     # Intermixed: overrides may come before, between and after flags.
     args = build_parser(verb).parse_intermixed_args(rest)
     code: int = args.run(args)
@@ -109,30 +116,65 @@ def dispatch(argv: Sequence[str]) -> int:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one line without the source line."""
-    print(f"expertp: warning: {message}", file=sys.stderr)
+    _say(f"warning: {message}")
+
+
+def _say(message: str) -> None:
+    print(one_line(f"expertp: {message}"), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the `expertp` command and return its exit code (0 ok, 1 failed, 2 bad input, 143 SIGTERM)."""
+    """Run the `expertp` command and return its exit code (0 ok, 1 failed, 2 bad input, 130 SIGINT, 143 SIGTERM)."""
     warnings.showwarning = _show_warning
+    with _interrupted_once():
+        return _main(sys.argv[1:] if argv is None else argv)
+
+
+@contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first SIGINT; the second ends the process at once, without a traceback."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
-        code = dispatch(sys.argv[1:] if argv is None else argv)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _main(argv: Sequence[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file name may hold bytes that are not UTF-8
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = dispatch(argv)
         sys.stdout.flush()
         return code
     except (InputError, RunError) as error:
-        print(f"expertp: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(str(error))
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        hint = OS_HINTS.get(error.errno or 0, "check the path")
-        print(f"expertp: {where}{error.strerror or error}; {hint}", file=sys.stderr)
-        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
-        print("expertp: interrupted; run the same command to resume", file=sys.stderr)
+        _say("interrupted; run the same command to resume")
         return 130
+    except Exception as error:
+        if is_out_of_memory(error):
+            _say("out of memory; use a smaller model, a smaller train.micro_batch or fewer --workers, and run again")
+            return EXIT_FAILED
+        if not isinstance(error, OSError):
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or error}; {OS_HINTS.get(error.errno or 0, 'check the path')}")
+        return EXIT_BAD_INPUT
 
 
 if __name__ == "__main__":

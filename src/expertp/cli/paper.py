@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from expertp.cli.arguments import add_workers
 from expertp.cli.text import columns, size
 from expertp.errors import InputError, RunError, did_you_mean
-from expertp.util.text import count, duration
+from expertp.util.text import count, duration, plural
 
 if TYPE_CHECKING:
     from expertp.paper.finding import Finding, FindingRecord
@@ -106,7 +106,7 @@ def _page(args: argparse.Namespace) -> int:
 
 
 def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
-    from expertp.paper.cost import H100_SHARE, cost
+    from expertp.paper.cost import H100_SHARE, cost, h100_hours
     from expertp.paper.store import PaperDirectory
 
     costs = cost(profile, findings)
@@ -116,11 +116,13 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             "profile": profile.name,
             "assumed": profile.assumed,
             "runs": [each.to_dict() for each in costs.models],
-            **{name: getattr(costs, name) for name in ("tokens", "flops", "h100_hours")},
+            "tokens": costs.tokens,
+            "flops": costs.flops,
+            "h100_hours": h100_hours(costs),
         }
         print(json.dumps(tree))
         return 0
-    runs = f"{costs.runs} runs" if costs.runs else "trains nothing"
+    runs = plural(costs.runs, "run") if costs.runs else "trains nothing"
     print(f"{args.name or args.action}, profile {profile.name}: {runs}")
     directory = PaperDirectory(Path(args.out), profile)
     notes = dict.fromkeys(directory.source(study.name).note for each in findings for study in each.studies)
@@ -134,7 +136,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
         print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
-        print(f"{_hours(costs.h100_hours)} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
+        print(f"{_hours(h100_hours(costs))} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
         print(_describe_time(directory, findings, args.workers))
     if profile.assumed:
         print("assumed, since the paper does not print it:")
@@ -145,7 +147,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
 def _describe_time(directory: "PaperDirectory", findings: "Sequence[Finding]", workers: int) -> str:
     """Return how many runs are still to be trained here, and how long they take, where this can be known."""
     from expertp.data import open_dataset
-    from expertp.study.forecast import forecast
+    from expertp.study.forecast import CALIBRATION_SECONDS, forecast
 
     studies = dict.fromkeys(study.name for finding in findings for study in finding.studies)
     missing = {study: directory.missing(study) for study in studies}
@@ -154,9 +156,13 @@ def _describe_time(directory: "PaperDirectory", findings: "Sequence[Finding]", w
     left = {study: runs for study, runs in missing.items() if runs}
     if not left:
         return "all runs are finished; nothing would be trained"
-    seconds = sum(forecast(runs, open_dataset(directory.data(study)), workers).seconds for study, runs in left.items())
+    limit = CALIBRATION_SECONDS / len(left)
+    seconds = sum(
+        forecast(runs, open_dataset(directory.data(study)), workers, limit).seconds for study, runs in left.items()
+    )
     n = sum(len(runs) for runs in left.values())
-    return f"{n} of them are still to be trained: about {duration(seconds)} with {workers} workers on this machine"
+    time = f"about {duration(seconds)} with {plural(workers, 'worker')} on this machine"
+    return f"{plural(n, 'run')} of them {'is' if n == 1 else 'are'} still to be trained: {time}"
 
 
 def _hours(hours: float) -> str:
@@ -203,5 +209,5 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     if args.json:
         print(json.dumps([each.to_dict() for each in made]))
     if failed:
-        raise RunError(f"{len(failed)} of {len(findings)} findings were not made: {', '.join(failed)}")
+        raise RunError(f"{len(failed)} of {plural(len(findings), 'finding')} were not made: {', '.join(failed)}")
     return 0

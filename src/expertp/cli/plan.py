@@ -7,18 +7,22 @@ change the target, `hps.KEY=VALUE` the hyperparameters of the base. hps.lr is li
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 
-from expertp.cli.text import describe_multipliers, table
+from expertp.cli.text import describe_multipliers, output_width, table
 from expertp.config import load_base, load_target, split_overrides
 from expertp.plan import Group, Plan, named_constants, plan
 from expertp.rules import EXPERTP, RULE_SETS
-from expertp.spec import BaseHPs
+from expertp.spec import BaseHPs, ModelSpec
 
 EXAMPLES = """\
   expertp plan --base configs/base.yaml --target configs/target.yaml
   expertp plan --base configs/base.yaml --target configs/target.yaml model.n_embd=2048 hps.lr=0.02 --json
 """
+
+# Width of the output, in characters, from which one table holds a whole plan.
+WIDE = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan the target and print the plan."""
-    overrides = split_overrides(args.overrides, ("model", "hps"))
+    overrides = split_overrides(args.overrides, {"model": ModelSpec, "hps": BaseHPs})
     base, hps = load_base(args.base, overrides["hps"])
     target = load_target(args.target, overrides["model"])
     planned = plan(base, target, hps, steps=args.steps, allow_kappa_change=args.allow_kappa_change)
@@ -68,23 +72,16 @@ def print_plan(planned: Plan) -> None:
     print(describe_multipliers(planned.multipliers), end="\n\n")
 
     at_base = plan(base, base, hps)
-    rows: list[tuple[str, ...]] = [
-        (
-            "group",
-            "init std",
-            "lr",
-            "weight decay",
-            "Adam eps",
-            "relative to base: init, lr, wd, eps",
-            "paper (init, lr)",
-        )
-    ]
+    settings: list[tuple[str, ...]] = [("group", "init std", "lr", "weight decay", "Adam eps")]
+    factors: list[tuple[str, ...]] = [("relative to base:", "init std", "lr", "weight decay", "Adam eps")]
+    places = ["paper (init, lr)"]
     for name, group in planned.groups.items():
         if group.lr is not None:
-            cells = [_number(value) for value in _settings(group)]
-            cells[-1] += _eps_mark(name, hps)
-            rows.append((name, *cells, _factors(group, at_base.groups[name]), _where(name, hps)))
-    print(table(rows), end="\n\n")
+            *cells, eps = (_number(value) for value in _settings(group))
+            settings.append((name, *cells, eps + _eps_mark(name, hps)))
+            factors.append((name, *_factors(group, at_base.groups[name])))
+            places.append(_where(name, hps))
+    print(_table(settings, factors, places), end="\n\n")
 
     forward = planned.forward
     moe = "" if forward.moe_output is None else f", sum over active experts x {forward.moe_output:g}"
@@ -93,7 +90,7 @@ def print_plan(planned: Plan) -> None:
         f"attention scores q.k x {forward.attention_scale:.4g}{moe}"
     )
     bias = "; the expert bias is not an Adam parameter" if target.ffn == "moe" else ""
-    if any("*" in cell for row in rows for cell in row):
+    if any("*" in row[-1] for row in settings):
         print("* differs from the eps in the paper; hps.eps_rule=paper uses the paper's")
     print(f"norms are initialized with gain 1 and bias 0{bias}")
 
@@ -127,7 +124,18 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _factors(group: Group, base: Group) -> str:
+def _factors(group: Group, base: Group) -> tuple[str, ...]:
     """Return the ratios of the settings to those of the base; "-" for settings that are absent or 0."""
     pairs = zip(_settings(group), _settings(base), strict=True)
-    return "  ".join(f"x{ours / theirs:<6.4g}" if ours and theirs else "-      " for ours, theirs in pairs).rstrip()
+    return tuple(f"x{ours / theirs:.4g}" if ours and theirs else "-" for ours, theirs in pairs)
+
+
+def _table(settings: Sequence[tuple[str, ...]], factors: Sequence[tuple[str, ...]], places: Sequence[str]) -> str:
+    """Return settings and factors side by side where the output is wide enough, otherwise below each other."""
+    if output_width() >= WIDE:
+        beside = [
+            "relative to base: init, lr, wd, eps",
+            *("  ".join(f"{each:<8}" for each in row[1:]) for row in factors[1:]),
+        ]
+        return table([(*row, each.rstrip(), place) for row, each, place in zip(settings, beside, places, strict=True)])
+    return f"{table([(*row, place) for row, place in zip(settings, places, strict=True)])}\n\n{table(factors)}"

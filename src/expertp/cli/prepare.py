@@ -4,26 +4,34 @@ SOURCE is one of
   builtin            the source files of the Python standard library (12 MB), for tests without a download
   FILE or FOLDER     plain text (.txt, .md, .rst, .html, .py, ...; one document per file), JSONL (.jsonl, .jsonl.gz;
                      one document per line) or Parquet (.parquet; one document per row)
+  -                  standard input as one document of plain text
   hf:NAME[:CONFIG]   the train split of a Hugging Face dataset, streamed, e.g. hf:HuggingFaceFW/fineweb:sample-10BT
 
-The same command resumes an interrupted one. A complete directory is not changed.
+Validation gets whole documents. If these are too few or too long for --val-fraction, for example a single file, it gets
+the ends of long documents.
+
+The same command resumes an interrupted one; with standard input, pipe the same text again, which starts over. A
+complete directory is not changed.
 """
 
 import argparse
 import json
 import time
 from dataclasses import asdict
+from itertools import starmap
 from pathlib import Path
 
+from expertp.cli.init import train_command
 from expertp.cli.progress import Reporter
 from expertp.data import Manifest, PrepareOptions, PrepareProgress, prepare
 from expertp.data.manifest import DEFAULT_BPE_VOCABULARY
 from expertp.data.shards import padded_vocab_size
-from expertp.data.sources import find_corpus
+from expertp.data.sources import STANDARD_INPUT, find_corpus
 from expertp.data.tokenizers import KINDS
+from expertp.errors import one_line, printable
 
 EXAMPLES = """\
-  expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096
+  expertp prepare input.txt --out prepared/input --tokenizer bytes --val-fraction 0.1
   expertp prepare hf:allenai/c4:en --out prepared/c4 --tokenizer gpt2 --val-fraction 0.001
 """
 
@@ -32,7 +40,7 @@ _DEFAULTS = PrepareOptions()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("source", metavar="SOURCE", help="builtin, a file or folder, or hf:NAME[:CONFIG]")
+    parser.add_argument("source", metavar="SOURCE", help="builtin, a file or folder, - or hf:NAME[:CONFIG]")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="directory of the shards")
     parser.add_argument(
         "--tokenizer",
@@ -78,15 +86,19 @@ def run(args: argparse.Namespace) -> int:
         shard_tokens=args.shard_tokens,
         text_key=args.text_key,
     )
-    total = find_corpus(args.source, args.text_key).bytes_total
+    total = None if args.source == STANDARD_INPUT else find_corpus(args.source, args.text_key).bytes_total
     clock = _Clock()
     with Reporter("prepare", total) as reporter:
 
         def on_progress(progress: PrepareProgress) -> None:
             clock.update(progress)
-            reporter.update(progress.bytes_read, f"{progress.documents:,} documents, {progress.tokens:,} tokens")
+            counts = ((progress.documents, "document"), (progress.tokens, "token"))
+            reporter.update(progress.bytes_read, ", ".join(starmap(_counted, counts)))
 
-        manifest = prepare(args.source, args.out, options, on_progress, reporter.line)
+        def on_note(text: str) -> None:
+            reporter.line(one_line(text))
+
+        manifest = prepare(args.source, args.out, options, on_progress, on_note)
     print(json.dumps(asdict(manifest), indent=2) if args.json else _summary(manifest, args.out, clock))
     return 0
 
@@ -111,7 +123,17 @@ class _Clock:
 
     def __str__(self) -> str:
         seconds = self._last - self._started
-        return f"{self._tokens:,} tokens in {seconds:.1f} s = {self._tokens / max(seconds, 1e-9):,.0f} tokens/s"
+        speed = self._tokens / max(seconds, 1e-9)
+        return f"{_counted(self._tokens, 'token')} in {seconds:.1f} s = {speed:,.0f} tokens/s"
+
+
+def _counted(number: int, what: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    >>> _counted(1, "document"), _counted(2000, "token")
+    ('1 document', '2,000 tokens')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
@@ -120,18 +142,16 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
     for name, split in (("train", manifest.train), ("val", manifest.val)):
         counts = ((split.tokens, "token"), (split.documents, "document"), (len(split.shards), "shard"))
         share = f" ({split.tokens / (manifest.train.tokens + manifest.val.tokens):.1%} of all)"
-        words = ", ".join(f"{n:,} {what}" + "s" * (n != 1) for n, what in counts)
+        words = ", ".join(starmap(_counted, counts))
         lines.append(f"{name:<10} {words}{share if name == 'val' else ''}")
+    if manifest.cut_documents:
+        lines.append(f"{'cut':<10} {_counted(manifest.cut_documents, 'document')}, whose end is in val")
     if manifest.empty_documents:
-        lines.append(
-            f"{'skipped':<10} {manifest.empty_documents:,} empty document" + "s" * (manifest.empty_documents != 1)
-        )
+        lines.append(f"{'skipped':<10} {_counted(manifest.empty_documents, 'empty document')}")
     if clock.has_run:
         lines.append(f"{'speed':<10} {clock}")
-    lines.append(f"{'directory':<10} {out}")
+    lines.append(f"{'directory':<10} {printable(str(out))}")
     vocab_size = padded_vocab_size(tokenizer.vocab_size)
-    no_eval = "" if manifest.val.tokens else " train.eval_every=0"
-    lines.append(
-        f"{'next':<10} expertp train RUN.yaml --out OUT train.data={out} model.vocab_size={vocab_size}{no_eval}"
-    )
+    no_eval = () if manifest.val.tokens else ("train.eval_every=0",)
+    lines.append(f"{'next':<10} {train_command(out, f'model.vocab_size={vocab_size}', *no_eval)}")
     return "\n".join(lines)

@@ -1,18 +1,22 @@
 """Write the report of a study, DIR/report.html, from the contents of its directory. Nothing is trained, and a report
 that is up to date is not written again.
 
-The verb also writes DIR/figures/ (every figure as .svg, .png and .csv) and DIR/verdict.json. The page names missing
-results and the commands that produce them.
+The verb also writes DIR/figures/ (every figure as .svg, .png and .csv) and DIR/verdict.json. With --out NAME.html they
+are NAME-figures/ and NAME-verdict.json beside it, and nothing is written to DIR. The page names missing results and the
+commands that produce them.
 """
 
 import argparse
 import json
+import sys
+import webbrowser
+from pathlib import Path
 
 from expertp.cli.verdicts import verdict_table
 
 EXAMPLES = """\
-  expertp report studies/first
-  expertp report studies/first --strict
+  expertp report studies/first --open
+  expertp report studies/first --strict --out pages/first.html
 """
 
 EXIT_VERDICT_FAIL = 3
@@ -21,6 +25,9 @@ EXIT_VERDICT_FAIL = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("directory", metavar="DIR", help="directory of the study, as written by `expertp sweep --out`")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="path of the page (default: DIR/report.html)")
+    parser.add_argument("--force", action="store_true", help="write the report also if it is up to date")
+    parser.add_argument("--open", action="store_true", help="show the page in the default browser")
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a verdict is FAIL (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the verdicts and the page's path as one JSON object")
 
@@ -32,15 +39,28 @@ def run(args: argparse.Namespace) -> int:
     from expertp.study.store import read_study
 
     directory = read_study(args.directory)
-    path = directory.path / "report.html"
-    if is_current(directory):
+    path: Path = args.out or directory.path / "report.html"
+    if not args.force and is_current(directory, args.out):
         verdict, word = judge(directory.table()), "report (up to date)"
     else:
-        verdict, word = write_report(directory).verdict, "report"
+        verdict, word = write_report(directory, args.out).verdict, "report"
     if args.json:
         print(json.dumps({"report": str(path), **verdict.to_dict()}))
     else:
         print(verdict_table(verdict, directory.path), end="\n\n")
         print(f"{word}: {path}")
+    if args.open:
+        _show(path)
     has_failed = any(each.conclusion == "FAIL" for each in verdict.axes)
     return EXIT_VERDICT_FAIL if args.strict and has_failed else 0
+
+
+def _show(path: Path) -> None:
+    """Open the page in a browser; a machine without one is told where the page is."""
+    sys.stdout.flush()  # a browser in the terminal takes over the screen
+    try:
+        is_shown = webbrowser.open(path.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        is_shown = False
+    if not is_shown:
+        print(f"expertp: found no browser; open {path}", file=sys.stderr)

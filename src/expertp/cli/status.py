@@ -9,6 +9,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from expertp.cli.text import columns, size
+from expertp.errors import one_line, printable
+from expertp.report import commands
 from expertp.util.text import duration
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the progress; return 1 if a run has failed."""
+    """Print the progress; return 1 if a run has failed or is damaged."""
     from expertp.study.progress import ProgressWatch
     from expertp.study.store import read_study
 
@@ -38,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(to_dict(directory, progress), indent=2))
     else:
         print(describe(directory, progress))
-    return 1 if progress.failed else 0
+    return 1 if progress.failed or progress.damaged else 0
 
 
 def to_dict(directory: "StudyDirectory", progress: "StudyProgress") -> dict[str, Any]:
@@ -64,6 +66,7 @@ def to_dict(directory: "StudyDirectory", progress: "StudyProgress") -> dict[str,
             for each in progress.running
         ],
         "failed": [{"run": directory.place(each.identity).name, "error": each.error} for each in progress.failed],
+        "damaged": [{"run": directory.place(each.identity).name, "error": each.error} for each in progress.damaged],
     }
 
 
@@ -72,16 +75,22 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
     counts = ", ".join(f"{number} {status}" for status, number in progress.counts.items() if number)
     left = _time_left(progress)
     time_left = "" if not left else f", about {duration(left)} left"
-    lines = [f"{directory.study.name}: {progress.ended} of {progress.total} runs have ended ({counts}){time_left}"]
+    name = printable(directory.study.name)
+    lines = [f"{name}: {progress.ended} of {progress.total} runs have ended ({counts}){time_left}"]
     lines += ["", models_table(progress.models)]
     if progress.running:
         running = {directory.place(each.identity).name: f"step {each.step}/{each.steps}" for each in progress.running}
         lines += ["", "active:", *(f"  {name}  {step}" for name, step in running.items())]
     if progress.failed:
         lines += ["", "failed twice; the next `expertp sweep` tries them again:"]
-        lines += [f"  {directory.place(each.identity).name}  {each.error}" for each in progress.failed]
+        lines += [f"  {directory.place(each.identity).name}  {one_line(each.error)}" for each in progress.failed]
+    if progress.damaged:
+        lines += ["", "damaged; `expertp sweep` does not train them until they are restored or removed:"]
+        lines += [f"  {one_line(each.error)}" for each in progress.damaged]
     if progress.ended == progress.total:
-        lines += ["", f"next: expertp report {directory.path}"]
+        lines += ["", f"next: {commands.report(directory.path)}"]
+    elif not progress.running:
+        lines += ["", f"no worker of this machine is active; continue: {commands.sweep(directory.path)}"]
     return "\n".join(lines)
 
 
@@ -92,7 +101,7 @@ def models_table(models: "tuple[ModelProgress, ...]") -> str:
         best = "-" if each.best_log2_lr is None else f"{each.best_log2_lr:g}"
         loss = "-" if each.loss is None else f"{each.loss:.4f}"
         done, diverged = f"{each.ended}/{each.total}", str(each.counts["diverged"] or "-")
-        rows.append((each.arm.name, size(each.model), done, diverged, best, loss))
+        rows.append((printable(each.arm.name), size(each.model), done, diverged, best, loss))
     return columns(rows)
 
 

@@ -11,23 +11,25 @@ import argparse
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns, size
+from expertp.cli.text import columns, command, size
 from expertp.cli.verdicts import verdict_table
-from expertp.errors import InputError
+from expertp.errors import InputError, one_line
 from expertp.study.cells import expand, unique_runs
+from expertp.study.cost import cost_of_runs, disk_bytes
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
-from expertp.util.text import count, duration
+from expertp.util.text import count, duration, plural
 
 if TYPE_CHECKING:
     from expertp.search.design import Proposal
+    from expertp.spec import RunSpec
     from expertp.study.forecast import Forecast
     from expertp.study.progress import ModelProgress
     from expertp.study.store import StudyDirectory
@@ -74,41 +76,52 @@ def run(args: argparse.Namespace) -> int:
 
 
 def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
-    """Print the cost of the runs that are missing."""
-    from expertp.data import open_dataset
-    from expertp.study.forecast import forecast
-    from expertp.study.store import preview_study
-    from expertp.study.table import DONE
-
-    runs = unique_runs(expand(study))
-    missing = runs
+    """Print the cost of the runs that are missing: at once what follows from their shapes, then the time."""
+    runs = missing = unique_runs(expand(study))
     if out is not None:
+        from expertp.study.store import preview_study
+        from expertp.study.table import DONE
+
         missing = tuple(each.run for each in preview_study(out, study).results() if each.status not in DONE)
     if not missing:
-        print(f"all {len(runs)} runs are there; nothing would be trained")
+        print(f"all {plural(len(runs), 'run')} are there; nothing would be trained")
         return 0
-    costs = forecast(missing, open_dataset(study.train.data), workers)
-    print(describe_forecast(study, costs, len(missing), workers))
+    print(describe_cost(study, missing, workers), flush=True)
+
+    from expertp.data import open_dataset
+    from expertp.study.forecast import forecast
+
+    print(describe_time(forecast(missing, open_dataset(study.train.data), workers), workers))
     return 0
 
 
-def describe_forecast(study: StudySpec, costs: "Forecast", runs: int, workers: int) -> str:
-    """Return the cost of a study as text, per model and in total."""
-    rows = [("model", "parameters", "active", "runs", "time per run", "total time")]
+def describe_cost(study: StudySpec, runs: "Sequence[RunSpec]", workers: int) -> str:
+    """Return the cost of runs that follows from the shapes of their models."""
+    costs, disk = cost_of_runs(runs), disk_bytes(runs, workers)
+    rows = [("model", "parameters", "active", "runs", "FLOPs per run", "FLOPs in all")]
     for each in costs.models:
-        counts = each.model.counts()
-        alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
-        rows.append((size(each.model), count(counts.total), count(counts.active), str(each.runs), alone, together))
+        counts, flops = each.model.counts(), (f"{each.flops / each.runs:.2g}", f"{each.flops:.2g}")
+        rows.append((size(each.model), count(counts.total), count(counts.active), str(each.runs), *flops))
+    steps = f"{plural(study.train.steps, 'step')}, {count(study.train.tokens)} tokens each"
     return "\n".join(
         [
-            f"{study.name}: {runs} runs of {study.train.steps} steps, {count(study.train.tokens)} tokens each",
+            f"{study.name}: {plural(len(runs), 'run')} of {steps}",
             "",
             columns(rows),
             "",
-            f"total: {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs, {costs.disk_bytes / 2**20:.0f} MiB of disk",
-            f"about {duration(costs.seconds)} with {workers} worker{'s' if workers > 1 else ''} on this machine",
+            f"total: {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs, {disk / 2**20:,.0f} MiB of disk",
         ]
     )
+
+
+def describe_time(times: "Forecast", workers: int) -> str:
+    """Return the training time of runs on this machine, and what it is based on."""
+    rows = [("model", "runs", "time per run", "time in all", "")]
+    for each in times.models:
+        alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
+        rows.append((size(each.model), str(each.runs), alone, together, "timed" if each.is_timed else "estimated"))
+    total = f"about {duration(times.seconds)} with {plural(workers, 'worker')} on this machine"
+    return "\n".join(["", columns(rows), "", f"{total}, {times.basis}"])
 
 
 def train(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0) -> int:
@@ -129,7 +142,8 @@ def train(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0)
     print(describe_outcome(directory, table, is_stopped=stop.received()))
     if stop.received():
         return 128 + stop.number
-    return 0 if all(result.status in DONE for result in table.results) else 1
+    allowed = (*DONE, "unfinished", "missing") if refine_seconds else DONE  # the time of --refine may end within a run
+    return 0 if all(result.status in allowed for result in table.results) else 1
 
 
 class SweepView:
@@ -145,7 +159,7 @@ class SweepView:
         added += [f"seeds {', '.join(map(str, cells.seeds))}"] if cells.seeds else []
         self._reporter.line(
             f"{'adding' if is_chosen else 'over budget'}: {cells.axis}, {cells.hp}: {' and '.join(added)} "
-            f"({proposal.runs} runs, about {minutes:.1f} min)"
+            f"({plural(proposal.runs, 'run')}, about {minutes:.1f} min)"
         )
         self._reporter.line(f"  because {cells.why}")
 
@@ -159,9 +173,9 @@ class SweepView:
         missing = [each.run for each in directory.results() if each.status not in DONE]
         if not missing:
             return lambda: None
-        self._reporter.line(f"{len(missing)} of {len(directory.runs)} runs to train; timing a few steps of each model")
+        self._reporter.line(f"{len(missing)} of {plural(len(directory.runs), 'run')} to train")
         costs = forecast(missing, open_dataset(directory.study.train.data), self._workers)
-        self._reporter.line(f"about {duration(costs.seconds)} with {self._workers} workers")
+        self._reporter.line(f"about {duration(costs.seconds)} with {plural(self._workers, 'worker')}, {costs.basis}")
         watch = ProgressWatch(directory, {each.model: each.seconds for each in costs.models})
         done = {(each.arm, each.model) for each in watch.look().models if each.ended == each.total}
         next_look = 0.0
@@ -187,21 +201,26 @@ class SweepView:
 def _describe_done(model: "ModelProgress") -> str:
     best = "no best log2_lr" if model.best_log2_lr is None else f"best log2_lr {model.best_log2_lr:g}"
     loss = "" if model.loss is None else f", loss {model.loss:.4f}"
-    return f"{size(model.model)} ({model.arm.name}): {model.total} runs done{_bad(model.counts)}, {best}{loss}"
+    return (
+        f"{size(model.model)} ({model.arm.name}): {plural(model.total, 'run')} done{_bad(model.counts)}, {best}{loss}"
+    )
 
 
 def _bad(counts: "Mapping[str, int]") -> str:
-    return "".join(f", {counts[each]} {each}" for each in ("diverged", "failed") if counts[each])
+    return "".join(f", {counts[each]} {each}" for each in ("diverged", "failed", "damaged") if counts[each])
 
 
 def describe_outcome(directory: "StudyDirectory", table: "StudyTable", is_stopped: bool) -> str:
     """Return the outcome of a sweep as text: counts, failures, verdicts, and the next command."""
     results = table.results
     counts = Counter(result.status for result in results)
-    lines = [f"{len(results)} runs: {', '.join(f'{number} {status}' for status, number in counts.items())}"]
-    lines += [
-        f"failed: {directory.place(each.identity).name}: {each.error}" for each in results if each.status == "failed"
-    ]
+    lines = [f"{plural(len(results), 'run')}: {', '.join(f'{number} {status}' for status, number in counts.items())}"]
+    bad = [each for each in results if each.status in ("failed", "damaged")]
+    # The error of a damaged run begins with the path of the file.
+    names = {
+        each.identity: f"{directory.place(each.identity).name}: " if each.status == "failed" else "" for each in bad
+    }
+    lines += [f"{each.status}: {names[each.identity]}{one_line(each.error)}" for each in bad]
     if counts["missing"] + counts["unfinished"] and not is_stopped:
         lines.append("some runs have not ended; run the same command again")
     if is_stopped:
@@ -210,4 +229,6 @@ def describe_outcome(directory: "StudyDirectory", table: "StudyTable", is_stoppe
         from expertp.analysis.transfer import judge
 
         lines += ["", verdict_table(judge(table), directory.path)]
-    return "\n".join([*lines, "", f"results: {directory.path}/results.csv", f"next: expertp report {directory.path}"])
+    return "\n".join(
+        [*lines, "", f"results: {directory.path}/results.csv", f"next: {command('report', directory.path)}"]
+    )

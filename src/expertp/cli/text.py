@@ -1,43 +1,95 @@
 """Text output shared by the verbs."""
 
-import io
-import sys
+import shlex
+import shutil
+import textwrap
 from collections.abc import Sequence
 
+from expertp.errors import printable
 from expertp.plan import Multipliers
 from expertp.spec import ModelSpec
 
-# Console width, in characters, that no table reaches.
-UNLIMITED = 10**6
+# Width of tables, in characters, where standard output is no terminal and COLUMNS is not set.
+DEFAULT_WIDTH = 80
+GAP = "  "
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of cells, the first of which is the header, as a table in plain text.
 
-    Cells wrap only where standard output is a terminal that is too narrow.
+    The table is at most as wide as the terminal; other outputs get 80 columns, or as many as COLUMNS says. Headers wrap
+    first, then the widest cells. No text is left out.
 
     >>> print(table([("group", "lr"), ("router", "0.1")]))
     group   lr
     -----------
     router  0.1
     """
-    # Imported here: verbs without a table start faster.
-    from rich.box import Box
-    from rich.console import Console
-    from rich.table import Table
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = _widths(cells, output_width())
+    header, *body = ([_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)] for row in cells)
+    rule = "-" * (sum(widths) + len(GAP) * (len(widths) - 1))
+    return "\n".join([*_lines(header, widths), rule, *(line for row in body for line in _lines(row, widths))])
 
-    header, *body = rows
-    rule = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-    grid = Table(box=rule, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, name in enumerate(header):
-        grid.add_column(name, overflow="fold", no_wrap=place == 0)
-    for row in body:
-        grid.add_row(*row)
-    width = None if sys.stdout.isatty() else UNLIMITED
-    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False, color_system=None)
-    with console.capture() as text:
-        console.print(grid)
-    return "\n".join(line.rstrip() for line in text.get().splitlines())
+
+def output_width() -> int:
+    """Return the number of characters in a line of standard output."""
+    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+
+
+def _widths(cells: Sequence[Sequence[str]], most: int) -> list[int]:
+    """Return the widths of the columns of a table that has at most `most` characters in a line, where possible."""
+    places = range(len(cells[0]))
+    most = max(most - len(GAP) * (len(places) - 1), 1)
+    natural = [max(len(row[place]) for row in cells) for place in places]
+    content = [
+        max([_longest_word(cells[0][place]), *(len(row[place]) for row in cells[1:])], default=0) for place in places
+    ]
+    least = [max(_longest_word(row[place]) for row in cells) for place in places]
+    least[0] = content[0]  # names stay whole
+    # From the widest layout to the narrowest: whole headers, wrapped headers, wrapped cells, broken words.
+    for wide, narrow in ((natural, content), (content, least), (least, [1] * len(least))):
+        if sum(narrow) <= most:
+            return _shrunk(wide, narrow, most)
+    return [1] * len(least)
+
+
+def _shrunk(widths: Sequence[int], least: Sequence[int], most: int) -> list[int]:
+    """Return widths reduced to a sum of `most`, the widest first, and none below `least`."""
+    widths = list(widths)
+    while sum(widths) > most:
+        place = max((each for each in range(len(widths)) if widths[each] > least[each]), key=lambda each: widths[each])
+        widths[place] -= 1
+    return widths
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, max(width, 1), break_on_hyphens=False)
+
+
+def _lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Return the lines of one row, given the lines of its cells."""
+    height = max(map(len, row), default=0)
+    filled = [[*cell, *[""] * (height - len(cell))] for cell in row]
+    return [
+        GAP.join(cell[line].ljust(width) for cell, width in zip(filled, widths, strict=True)).rstrip()
+        for line in range(height)
+    ]
+
+
+def command(*words: object) -> str:
+    """Return a command of expertp that a shell runs as printed.
+
+    >>> command("report", "my studies/first")
+    "expertp report 'my studies/first'"
+    """
+    return printable(shlex.join(["expertp", *map(str, words)]))
 
 
 columns = table

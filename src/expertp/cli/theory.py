@@ -23,8 +23,8 @@ from expertp.cli.progress import Reporter
 from expertp.cli.text import columns
 from expertp.config import load_spec
 from expertp.errors import InputError, did_you_mean
-from expertp.util.files import write_atomically
-from expertp.util.text import count
+from expertp.util.files import exclusive, temporary_name, write_atomically
+from expertp.util.text import count, plural
 
 if TYPE_CHECKING:
     from expertp.theory.spec import TheorySpec
@@ -70,20 +70,37 @@ def run(args: argparse.Namespace) -> int:
     """Run the computation named on the command line, write its files to DIR, and print its text or JSON."""
     if args.problem_file and "=" in args.problem_file:  # no file, only overrides
         args.problem_file, args.overrides = None, [args.problem_file, *args.overrides]
-    found = VERBS[args.what](args)
-    name, as_json = args.what.replace("-", "_"), json.dumps(found.record)
-    if args.out:
-        from expertp.figures.save import render
-
-        drawn = [render(figure, *each) for figure, each in found.drawings.items()]
+    name = args.what.replace("-", "_")
+    if args.out is None:
+        found = VERBS[args.what](args)
+    else:
         out = Path(args.out)
-        out.mkdir(parents=True, exist_ok=True)
-        for drawing in drawn:
-            drawing.write(out)
-        write_atomically(out / f"{name}.json", (as_json + "\n").encode())
-        found.text.append(f"{args.out}: {', '.join([f'{name}.json', *(f'{each.name}.svg' for each in drawn)])}")
-    print(as_json if args.json else "\n".join(found.text))
+        with exclusive(out, busy=f"{out}: another process uses this directory; wait for it, or choose another --out"):
+            _check_writable(out / f"{name}.json")  # now, and not after minutes of solving
+            found = VERBS[args.what](args)
+            _write(found, out, name)
+    print(json.dumps(found.record) if args.json else "\n".join(found.text))
     return 0 if found.ok else 1
+
+
+def _check_writable(path: Path) -> None:
+    """Raise the error that writing a file would raise; nothing stays on disk."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory, but a file is to be written here; choose another --out")
+    probe = temporary_name(path)
+    probe.touch()
+    probe.unlink()
+
+
+def _write(found: Outcome, out: Path, name: str) -> None:
+    """Write the figures and then the numbers."""
+    from expertp.figures.save import render
+
+    drawn = [render(figure, *each) for figure, each in found.drawings.items()]
+    for drawing in drawn:
+        drawing.write(out)
+    write_atomically(out / f"{name}.json", (json.dumps(found.record) + "\n").encode())
+    found.text.append(f"{out}: {', '.join([f'{name}.json', *(f'{each.name}.svg' for each in drawn)])}")
 
 
 def _load(args: argparse.Namespace) -> "TheorySpec":
@@ -123,7 +140,7 @@ def _simulate(args: argparse.Namespace) -> Outcome:
         with _progress(str(size)) as tick:
             found[size] = simulate(spec.problem, size, seeds, *start, tick=tick)
     records = tuple(NetworkRecord.of(size, each) for size, each in found.items())
-    title = f"{spec.name}: loss, mean over {networks.seeds} networks per size"
+    title = f"{spec.name}: loss, mean over {plural(networks.seeds, 'network')} per size"
     record = SimulationRecord(problem=spec, networks=records).to_dict()
     return Outcome(record, [title, _loss_table(found)])
 
@@ -150,7 +167,7 @@ def _compare(args: argparse.Namespace) -> Outcome:
     text = [
         f"{spec.name}: loss, Monte-Carlo error of the limit {_percent(found.theory.mc_error)}",
         _loss_table({"limit": found.theory, **found.networks}),
-        f"\ndistance of f to the limit over data and steps, {spec.networks.seeds} networks per size",
+        f"\ndistance of f to the limit over data and steps, {plural(spec.networks.seeds, 'network')} per size",
         columns(rows),
     ]
     for each in found.approaches():
@@ -227,7 +244,7 @@ def _verify(args: argparse.Namespace) -> Outcome:
         mc_error = "" if check.mc_error is None else _percent(check.mc_error)
         rows.append((check.check, f"{check.value:.3g}", check.bound, mc_error, "PASS" if check.ok else "FAIL"))
     passed = sum(check.ok for check in found)
-    text = [columns(rows), f"\n{passed} of {len(found)} checks pass"]
+    text = [columns(rows), f"\n{passed} of {plural(len(found), 'check')} passed"]
     return Outcome([check.to_dict() for check in found], text, ok=passed == len(found))
 
 

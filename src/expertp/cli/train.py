@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.text import describe_multipliers
+from expertp.cli.text import command, describe_multipliers
 from expertp.config import load_run
-from expertp.errors import RunError
 from expertp.plan import plan
 from expertp.spec import RunSpec
-from expertp.util.text import count
+from expertp.util.text import count, plural
 
 if TYPE_CHECKING:
     from expertp.training.records import StepMetrics
@@ -43,8 +42,6 @@ def run(args: argparse.Namespace) -> int:
     """Train and print the result."""
     spec = load_run(args.run_file, args.overrides)
 
-    import torch
-
     from expertp.training.records import RunResult
     from expertp.training.train import Tracker, train
 
@@ -55,21 +52,17 @@ def run(args: argparse.Namespace) -> int:
             from expertp.training.trackers import TensorBoardTracker
 
             trackers.append(TensorBoardTracker(args.out))
-        try:
-            result: RunResult = train(spec, args.out, trackers, should_stop=stop.received)
-        except RuntimeError as error:
-            # On CPU, torch raises a plain RuntimeError with varying messages.
-            if isinstance(error, torch.OutOfMemoryError) or "allocate" in str(error):
-                raise RunError("out of memory; reduce train.micro_batch or the model and run again") from None
-            raise
+        result: RunResult = train(spec, args.out, trackers, should_stop=stop.received)
 
     if args.json:
         print(json.dumps(asdict(result)))
     elif result.status == "finished":
         val = "" if result.val_loss is None else f", validation loss {result.val_loss:.4f}"
         word = "finished" if progress.has_begun else "already finished"
-        print(f"{word}: {result.step} steps in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}")
-        print(f"next: expertp generate {args.out} --prompt 'Once'")
+        print(
+            f"{word}: {plural(result.step, 'step')} in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}"
+        )
+        print(f"next: {command('generate', args.out, '--prompt', 'Once')}")
     elif result.status == "diverged":
         loss = "a non-finite loss" if result.train_loss is None else f"loss {result.train_loss:.4g}"
         print(f"diverged at step {result.step} with {loss}; reduce hps.lr, or raise train.diverge_above")
@@ -103,7 +96,7 @@ class _Progress:
                 f"warning: kappa is {run.model.kappa}, but {run.base.kappa} in the base; learning rates do not transfer"
             )
         self._reporter.line(
-            f"{train.steps} steps of {count(train.batch_tokens)} tokens: {count(tokens)} tokens, "
+            f"{plural(train.steps, 'step')} of {count(train.batch_tokens)} tokens: {count(tokens)} tokens, "
             f"{tokens * run.model.flops_per_token():.2g} FLOPs"
         )
         if steps_done:

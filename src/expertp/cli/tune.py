@@ -24,14 +24,14 @@ from expertp.spec import BaseHPs
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
 from expertp.util.files import write_atomically
-from expertp.util.text import duration
+from expertp.util.text import duration, plural
 
 if TYPE_CHECKING:
     from expertp.search.tune import Trial
 
 EXAMPLES = """\
-  expertp tune configs/study.yaml --out studies/constants seeds=[0,1,2,3,4]
-  expertp tune configs/study.yaml --out studies/constants --passes 2 seeds=[0,1,2,3,4]
+  expertp tune configs/study.yaml --out studies/constants 'seeds=[0,1,2,3,4]'
+  expertp tune configs/study.yaml --out studies/constants --passes 2 'seeds=[0,1,2,3,4]'
 """
 
 
@@ -85,7 +85,8 @@ def _tune(study: StudySpec, out: Path, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"hps": best.hps.to_dict(), "path": shown.rows()}))
         return 0
-    print(f"{len(path)} candidates, {len(taken) - 1} taken; mean loss over {len(study.seeds)} seeds:\n")
+    tried = f"{plural(len(path), 'candidate')}, {len(taken) - 1} taken"
+    print(f"{tried}; mean loss over {plural(len(study.seeds), 'seed')}:\n")
     print(_table(taken))
     print(f"\n{preset(best.hps, study)}\nwritten: {out / 'preset.yaml'}, {out / 'path.csv'}, {out / 'path.svg'}")
     return 0
@@ -96,7 +97,7 @@ def preset(hps: BaseHPs, study: StudySpec) -> str:
     from expertp.plan import named_constants
     from expertp.search.tune import GLOBAL, ratio, value_of
 
-    lines = [f"# Tuned by `expertp tune` at {study.base.describe()},", f"# {len(study.seeds)} seeds."]
+    lines = [f"# Tuned by `expertp tune` at {study.base.describe()},", f"# {plural(len(study.seeds), 'seed')}."]
     lines += ["hps:", *(f"  {name}: {ratio(value_of(hps, name))}" for name in GLOBAL)]
     constants = named_constants(hps.constants)
     if not constants:
@@ -138,6 +139,7 @@ def _describe_cost(study: StudySpec, workers: int) -> str:
     runs = (2 * len(COORDINATES) + 2) * seeds
     seconds = forecast([expand(study)[0].run], open_dataset(study.train.data)).seconds * runs / workers
     return (
-        f"{study.name}: {len(COORDINATES)} coordinates, {seeds} seeds: at least {runs} runs per pass, about "
-        f"{duration(seconds)} with {workers} workers; each change that is taken adds {2 * seeds} to {3 * seeds} runs"
+        f"{study.name}: {len(COORDINATES)} coordinates, {plural(seeds, 'seed')}: at least {runs} runs per pass, about "
+        f"{duration(seconds)} with {plural(workers, 'worker')}; each change that is taken adds {2 * seeds} to "
+        f"{3 * seeds} runs"
     )

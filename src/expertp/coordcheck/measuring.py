@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
 
 from expertp.config import content_hash, run_id
 from expertp.data import Dataset, eval_batches
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError
 from expertp.spec import ModelSpec, RunSpec
 from expertp.study.cells import Size, arm_hps, axis_names, run_of, sizes
 from expertp.study.spec import StudySpec
-from expertp.training.loop import TrainingLoop, check_run, deterministic, resolve_device, resolved
+from expertp.training.loop import TrainingLoop, check_run, deterministic, resolve_device
 from expertp.training.probes import CoordinateProbe
+from expertp.training.resolution import resolved
+from expertp.util.records import Count, read_bounded
 
 # Tokens of the batch on which sizes are measured: the same validation tokens for every model.
 PROBE_TOKENS = 1024
@@ -36,8 +40,8 @@ class Measurement:
     rules: str
     axis: str
     scale: float
-    seed: int
-    step: int
+    seed: Count
+    step: Count
     module: str
     quantity: str
     value: float
@@ -158,9 +162,22 @@ def to_csv(table: Iterable[Measurement]) -> str:
     return text.getvalue()
 
 
-def from_csv(text: str) -> list[Measurement]:
-    """Return the table that `to_csv` wrote."""
-    return TypeAdapter(list[Measurement]).validate_python(list(csv.DictReader(io.StringIO(text))))
+def read_csv(path: Path, sha256: str | None, remedy: str) -> list[Measurement]:
+    """Return the table that `to_csv` wrote to a file.
+
+    Args:
+        path: the file.
+        sha256: its hash, if known.
+        remedy: what to do if the file is damaged; the end of the error message.
+    """
+    content = read_bounded(path, remedy)
+    if sha256 not in (None, hashlib.sha256(content).hexdigest()):
+        raise DamagedError(f"{path}: damaged (it was changed after it was written); {remedy}")
+    try:
+        rows = list(csv.DictReader(io.StringIO(content.decode())))
+        return TypeAdapter(list[Measurement]).validate_python(rows)
+    except (ValueError, csv.Error):  # not UTF-8, not the columns, or not numbers
+        raise DamagedError(f"{path}: damaged (not a table of measurements); {remedy}") from None
 
 
 def _probe_tokens(run: RunSpec, dataset: Dataset) -> torch.Tensor:

@@ -2,18 +2,22 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from expertp.data.tokenizers import Kind, TokenizerIdentity
-from expertp.errors import InputError
-from expertp.util.files import write_atomically
+from expertp.util.records import Count
 
 FORMAT_VERSION: Literal[1] = 1
 MANIFEST_FILE = "manifest.json"
 PROGRESS_FILE = "progress.json"
 DEFAULT_BPE_VOCABULARY = 4096
+# What to do about a damaged directory.
+REMEDY = "delete the directory and prepare it again"
+# Names of shards. No other name is read, so a manifest cannot point outside its directory.
+SHARD_PATTERN = r"(train|val)_[0-9]{5,9}\.bin"
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,9 @@ class PrepareOptions:
     """
 
     tokenizer: Kind = "gpt2"
-    vocab_size: int | None = None
+    vocab_size: Count | None = None
     val_fraction: float = 0.01
-    shard_tokens: int = 2**24
+    shard_tokens: Count = 2**24
     text_key: str = "text"
 
 
@@ -39,17 +43,17 @@ class PrepareOptions:
 class Shard:
     """One file of raw little-endian ids."""
 
-    name: str
-    tokens: int
+    name: Annotated[str, Field(pattern=f"^{SHARD_PATTERN}$")]
+    tokens: Count
     sha256: str
 
 
 @dataclass(frozen=True)
 class Split:
-    """The train or validation split; `tokens` includes one end-of-text id per document."""
+    """The train or validation split; `tokens` includes one end-of-text id per document or part of a document."""
 
-    documents: int = 0
-    tokens: int = 0
+    documents: Count = 0
+    tokens: Count = 0
     shards: tuple[Shard, ...] = ()
 
 
@@ -63,27 +67,30 @@ class Manifest:
     dtype: Literal["uint16", "uint32"]
     train: Split
     val: Split
-    empty_documents: int
+    empty_documents: Count
     source: str
     source_fingerprint: str
     options: PrepareOptions
+    cut_documents: Count = 0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Contents of `progress.json`: the state after the last closed shards; `tokenizer` is None until BPE is trained."""
+    """Contents of `progress.json`: the state after the last closed shards.
+
+    `tokenizer` is None until BPE is trained. `cuts` says whether the ends of long documents go to val.
+    """
 
     format_version: Literal[1]
     source: str
     source_fingerprint: str
     options: PrepareOptions
     tokenizer: TokenizerIdentity | None = None
-    documents_consumed: int = 0
+    documents_consumed: Count = 0
     train: Split = Split()
     val: Split = Split()
-
-
-_Record = TypeVar("_Record", Manifest, Progress)
+    cuts: bool = False
+    cut_documents: Count = 0
 
 
 def content_hash(dtype: str, tokenizer: TokenizerIdentity, train: Split, val: Split) -> str:
@@ -91,23 +98,3 @@ def content_hash(dtype: str, tokenizer: TokenizerIdentity, train: Split, val: Sp
     shards = [[shard.sha256 for shard in split.shards] for split in (train, val)]
     identity = [tokenizer.name, tokenizer.vocab_size, tokenizer.eot, tokenizer.sha256]
     return hashlib.sha256(json.dumps([dtype, identity, *shards]).encode()).hexdigest()
-
-
-def write_record(path: Path, record: Manifest | Progress) -> None:
-    """Write a manifest or progress atomically as indented JSON."""
-    write_atomically(path, (json.dumps(asdict(record), indent=2) + "\n").encode())
-
-
-def read_record(path: Path, kind: type[_Record]) -> _Record:
-    """Read and validate a manifest or progress."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(
-            f"{path} is damaged or has another format version ({where}: {first['msg']}); "
-            "delete the directory and prepare it again"
-        ) from None

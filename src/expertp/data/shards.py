@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from expertp.data.manifest import MANIFEST_FILE, PROGRESS_FILE, Manifest, Split, read_record
+from expertp.data.manifest import MANIFEST_FILE, PROGRESS_FILE, REMEDY, Manifest, Split
+from expertp.data.manifest import content_hash as hash_of_content
 from expertp.data.tokenizers import TokenizerIdentity, load_tokenizer
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError
 from expertp.util.files import file_sha256
+from expertp.util.records import read_record
 
 FULL_HASH_BYTES = 2 * 10**9
 HEADER_INTS = 256
@@ -97,9 +99,9 @@ def open_dataset(path: str | Path) -> Dataset:
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
         raise InputError(f"data directory '{path}' {found}; make one: expertp prepare SOURCE --out {path}")
-    if (path / MANIFEST_FILE).is_file():
+    if (path / MANIFEST_FILE).exists():
         return _open_prepared(path)
-    if (path / PROGRESS_FILE).is_file():
+    if (path / PROGRESS_FILE).exists():
         raise InputError(
             f"data directory '{path}' is not finished (it has {PROGRESS_FILE} and no {MANIFEST_FILE}); run the same "
             "'expertp prepare' command again to resume"
@@ -135,30 +137,36 @@ def padded_vocab_size(vocab_size: int) -> int:
 
 
 def _open_prepared(path: Path) -> Dataset:
-    manifest = read_record(path / MANIFEST_FILE, Manifest)
+    manifest = read_record(path / MANIFEST_FILE, Manifest, REMEDY)
     splits = (manifest.train, manifest.val)
+    if hash_of_content(manifest.dtype, manifest.tokenizer, *splits) != manifest.content_hash:
+        raise DamagedError(f"{path / MANIFEST_FILE}: damaged (its content_hash is not that of its fields); {REMEDY}")
     width = np.dtype(manifest.dtype).itemsize
     all_bytes = sum(split.tokens for split in splits) * width
-    train, val = (_open_split(path, split, manifest.dtype, all_bytes <= FULL_HASH_BYTES) for split in splits)
+    train, val = (open_split(path, split, manifest.dtype, all_bytes <= FULL_HASH_BYTES) for split in splits)
     if manifest.tokenizer.name == "bpe":
         load_tokenizer(manifest.tokenizer, path)
     return Dataset(path, manifest.tokenizer, manifest.dtype, manifest.content_hash, train, val)
 
 
-def _open_split(path: Path, split: Split, dtype: str, is_hashed: bool) -> TokenShards:
+def open_split(path: Path, split: Split, dtype: str, is_hashed: bool) -> TokenShards:
+    """Open the shards of a split; raise `DamagedError` if one is missing or is not the file that was written."""
     files, width = [], np.dtype(dtype).itemsize
+    if split.tokens != sum(shard.tokens for shard in split.shards):
+        raise DamagedError(f"{path}: damaged (a split and its shards have different numbers of tokens); {REMEDY}")
     for shard in split.shards:
         file = path / shard.name
         if not file.is_file():
-            raise InputError(f"corrupt shard {file}: it is missing; delete '{path}' and prepare it again")
+            found = "not a regular file" if file.exists() else "missing"
+            raise DamagedError(f"corrupt shard {file}: it is {found}; delete '{path}' and prepare it again")
         size = file.stat().st_size
         if size != shard.tokens * width:
-            raise InputError(
+            raise DamagedError(
                 f"corrupt shard {file}: it has {size} bytes, the manifest says {shard.tokens * width}; "
                 f"delete '{path}' and prepare it again"
             )
         if is_hashed and file_sha256(file) != shard.sha256:
-            raise InputError(
+            raise DamagedError(
                 f"corrupt shard {file}: its SHA-256 is not the manifest's; delete '{path}' and prepare it again"
             )
         files.append(_shard_file(file, dtype, 0, shard.tokens))
@@ -172,6 +180,8 @@ def _open_foreign(path: Path) -> Dataset:
             f"no token shards in '{path}': no {MANIFEST_FILE}, no train.bin and no *_train_*.bin; "
             f"make them: expertp prepare SOURCE --out {path}"
         )
+    if not any(file.tokens for file in train):
+        raise DamagedError(f"corrupt shard {train[0].path}: it has no tokens; copy or write it again")
     dtypes = {file.dtype for file in train + val}
     if len(dtypes) > 1:
         raise InputError(f"'{path}' mixes {' and '.join(sorted(dtypes))} shards; keep one dtype per directory")
@@ -180,7 +190,7 @@ def _open_foreign(path: Path) -> Dataset:
 
 def _foreign_files(path: Path, split: str) -> tuple[ShardFile, ...]:
     raw = path / f"{split}.bin"
-    if raw.is_file():
+    if raw.exists():
         return (_read_header(raw) or _raw_file(raw),)
     names = sorted({*path.glob(f"*_{split}_*.bin"), *path.glob(f"*_{split}.bin")})
     files = [(name, _read_header(name)) for name in names]
@@ -196,11 +206,14 @@ def _foreign_files(path: Path, split: str) -> tuple[ShardFile, ...]:
 def _raw_file(path: Path) -> ShardFile:
     size = path.stat().st_size
     if size % 2:
-        raise InputError(f"corrupt shard {path}: {size} bytes are not whole uint16 ids; copy or write it again")
+        raise DamagedError(f"corrupt shard {path}: {size} bytes are not whole uint16 ids; copy or write it again")
     return _shard_file(path, "uint16", 0, size // 2)
 
 
 def _read_header(path: Path) -> ShardFile | None:
+    if not path.is_file():  # opening a pipe would block
+        found = "not a regular file" if path.exists() else "a broken link"
+        raise DamagedError(f"corrupt shard {path}: it is {found}; copy or write it again")
     with path.open("rb") as file:
         start = file.read(HEADER_BYTES)
     if len(start) < HEADER_BYTES:
@@ -211,7 +224,7 @@ def _read_header(path: Path) -> ShardFile | None:
         return None
     size, expected = path.stat().st_size, HEADER_BYTES + tokens * np.dtype(dtype).itemsize
     if size != expected:
-        raise InputError(
+        raise DamagedError(
             f"corrupt shard {path}: its header says {tokens} tokens ({expected} bytes), it has {size} bytes; "
             "download it again"
         )

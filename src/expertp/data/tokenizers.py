@@ -4,13 +4,16 @@ They work offline. Text that looks like a special token is encoded as plain text
 """
 
 import codecs
+import hashlib
 import importlib.util
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expertp.data.cutting import cut
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError, shortened, shown
 from expertp.util.files import file_sha256, write_atomically
 from expertp.util.machine import usable_cores
+from expertp.util.records import Count, read_bounded
 
 if TYPE_CHECKING:
     import tiktoken
@@ -35,12 +39,15 @@ BPE_FILE = "tokenizer.json"
 BPE_SAMPLE_CHARACTERS = 2**26
 BPE_SMALLEST_VOCABULARY = 257
 BPE_LARGEST_VOCABULARY = 2**20
+# Bytes of the largest `tokenizer.json` that is read; that of the largest vocabulary is smaller.
+BPE_LARGEST_FILE = 2**28
 
 GPT2_VOCABULARY = 50_257
 # GPT-2's pattern with possessive quantifiers: the same matches with less backtracking.
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 
 _UNIT_CHARACTERS = 2**18
+_PREPARE_AGAIN = "prepare the data again"
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 
@@ -56,8 +63,8 @@ class TokenizerIdentity:
     """
 
     name: Kind
-    vocab_size: int
-    eot: int
+    vocab_size: Count
+    eot: Count
     sha256: str | None = None
 
 
@@ -98,13 +105,12 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of each text, without end-of-text ids; uses all cores."""
         pieces_of = [cut(text) for text in texts]
-        units = list(_units([piece for pieces in pieces_of for piece in pieces]))
-        if len(units) > 1:
-            encoded = [ids for unit in _threads().map(self.encode_texts, units) for ids in unit]
-        else:
-            encoded = [ids for unit in units for ids in self.encode_texts(unit)]
-        arrays = iter(encoded)
-        return [self._join([next(arrays) for _ in pieces]) for pieces in pieces_of]
+        counts = [len(pieces) for pieces in pieces_of]
+        units = deque(_units([piece for pieces in pieces_of for piece in pieces]))
+        del pieces_of  # pieces, and below their ids, are released one by one: a text may be large
+        run = _threads().map if len(units) > 1 else map
+        encoded = deque(ids for unit in run(self.encode_texts, _drained(units)) for ids in unit)
+        return [self._join(encoded, count) for count in counts]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without an end-of-text id."""
@@ -112,15 +118,22 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int] | Ids) -> bytes:
         """Return the bytes of `ids`; unknown ids become U+FFFD."""
-        return b"".join(self.token_bytes[i] if 0 <= i < self.vocab_size else _REPLACEMENT for i in ids)
+        table, size = self.token_bytes, self.vocab_size
+        return b"".join(table[i] if 0 <= i < size else _REPLACEMENT for i in ids)
 
     def decode(self, ids: Iterable[int] | Ids) -> str:
         """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
-    def _join(self, arrays: list[Ids]) -> Ids:
-        joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return joined.astype(self.dtype, copy=False)
+    def _join(self, encoded: deque[Ids], count: int) -> Ids:
+        """Take the first `count` arrays and return them as one."""
+        joined = np.empty(sum(len(ids) for ids in islice(encoded, count)), dtype=self.dtype)
+        start = 0
+        for _ in range(count):
+            ids = encoded.popleft()
+            joined[start : start + len(ids)] = ids
+            start += len(ids)
+        return joined
 
 
 class TextStream:
@@ -197,7 +210,7 @@ def check_bpe_vocabulary(vocab_size: int) -> None:
     """Raise `InputError` if a bpe tokenizer cannot have `vocab_size` ids."""
     if not BPE_SMALLEST_VOCABULARY <= vocab_size <= BPE_LARGEST_VOCABULARY:
         raise InputError(
-            f"vocabulary size {vocab_size} of a bpe tokenizer: must be {BPE_SMALLEST_VOCABULARY} (256 bytes "
+            f"vocabulary size {shown(vocab_size)} of a bpe tokenizer: must be {BPE_SMALLEST_VOCABULARY} (256 bytes "
             f"and {END_OF_TEXT}) to {BPE_LARGEST_VOCABULARY}; give for example --vocab-size 4096"
         )
 
@@ -229,32 +242,42 @@ def load_bpe(path: Path) -> Tokenizer:
     """Return the trained tokenizer stored in a `tokenizer.json`."""
     from tokenizers import Tokenizer as TrainedTokenizer
 
+    content = read_bounded(path, _PREPARE_AGAIN, BPE_LARGEST_FILE)
     try:
-        trained = TrainedTokenizer.from_file(str(path))
-    except Exception as error:  # the library raises a bare Exception for missing and malformed files
-        raise InputError(f"cannot read the bpe tokenizer {path}: {error}; prepare the data again") from None
-    trained.encode_special_tokens = True  # treat names of special tokens in texts as plain text
-    eot = trained.token_to_id(END_OF_TEXT)
+        trained = TrainedTokenizer.from_buffer(content)
+        trained.encode_special_tokens = True  # treat names of special tokens in texts as plain text
+        eot = trained.token_to_id(END_OF_TEXT)
+        table = _bpe_table(trained, eot)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises a bare Exception for malformed files, or panics
+        what = shortened(f"{type(error).__name__}: {error}", 100)
+        raise DamagedError(f"{path}: damaged ({what}); {_PREPARE_AGAIN}") from None
     if eot is None:
-        raise InputError(f"{path} has no {END_OF_TEXT} token; use a tokenizer written by 'expertp prepare'")
-    identity = TokenizerIdentity("bpe", trained.get_vocab_size(), eot, file_sha256(path))
-    return Tokenizer(identity, _bpe_table(trained, eot), _bpe_encoder(trained))
+        raise DamagedError(f"{path} has no {END_OF_TEXT} token; use a tokenizer written by 'expertp prepare'")
+    identity = TokenizerIdentity("bpe", trained.get_vocab_size(), eot, hashlib.sha256(content).hexdigest())
+    return Tokenizer(identity, table, _bpe_encoder(trained))
 
 
 def load_tokenizer(identity: TokenizerIdentity, directory: Path | None = None) -> Tokenizer:
     """Return the tokenizer with this identity; `bpe` is read from `tokenizer.json` in `directory` and checked."""
-    if identity.name == "bytes":
-        return load_bytes()
-    if identity.name == "gpt2":
-        return load_gpt2()
-    if directory is None:
+    if identity.name == "bpe" and directory is None:
         raise InputError(f"a bpe tokenizer is stored in a file {BPE_FILE}; give its directory")
-    path = directory / BPE_FILE
-    if not path.is_file():
-        raise InputError(f"{path} is missing; prepare the data again with --tokenizer bpe")
-    if file_sha256(path) != identity.sha256:
-        raise InputError(f"{path} is not the tokenizer that encoded this data; prepare the data again")
-    return load_bpe(path)
+    if identity.name == "bpe" and directory is not None:
+        path = directory / BPE_FILE
+        if not path.is_file():
+            raise DamagedError(f"{path} is missing; prepare the data again with --tokenizer bpe")
+        if file_sha256(path) != identity.sha256:
+            raise DamagedError(f"{path} is not the tokenizer that encoded this data; {_PREPARE_AGAIN}")
+        tokenizer = load_bpe(path)
+    else:
+        tokenizer = load_bytes() if identity.name == "bytes" else load_gpt2()
+    if tokenizer.identity != identity:
+        raise DamagedError(
+            f"the {identity.name} tokenizer has {tokenizer.vocab_size} ids, not the {shown(identity.vocab_size)} "
+            f"recorded with the data, or another end of text; {_PREPARE_AGAIN}"
+        )
+    return tokenizer
 
 
 def save_tokenizer(identity: TokenizerIdentity, directory: Path, target: Path) -> None:
@@ -295,7 +318,7 @@ def _gpt2_ranks(directory: Path) -> dict[bytes, int]:
     return ranks
 
 
-def _bpe_table(trained: "TrainedTokenizer", eot: int) -> tuple[bytes, ...]:
+def _bpe_table(trained: "TrainedTokenizer", eot: int | None) -> tuple[bytes, ...]:
     symbols, names = _byte_symbols(), {i: token for token, i in trained.get_vocab().items()}
     return tuple(
         END_OF_TEXT.encode() if i == eot else bytes(symbols[symbol] for symbol in names[i]) for i in range(len(names))
@@ -338,6 +361,12 @@ def _units(pieces: Sequence[str]) -> Iterator[list[str]]:
             unit, characters = [], 0
     if unit:
         yield unit
+
+
+def _drained(units: deque[list[str]]) -> Iterator[list[str]]:
+    """Yield the units and keep no reference to them."""
+    while units:
+        yield units.popleft()
 
 
 @cache

@@ -3,16 +3,19 @@
 import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from expertp.data.manifest import Shard, Split
+import numpy as np
+
+from expertp.data.manifest import SHARD_PATTERN, Shard, Split
 from expertp.data.tokenizers import Ids
 from expertp.util.files import move_into_place, temporary_name
 
 # Names of complete and incomplete shards, which `prepare` may overwrite and delete in its directory.
-SHARD_NAME = re.compile(r"(train|val)_\d{5,}\.bin|\.(train|val)_\d{5,}\.bin\.tmp")
+SHARD_NAME = re.compile(rf"{SHARD_PATTERN}|\.{SHARD_PATTERN}\.tmp")
 
 
 class SplitWriter:
@@ -22,24 +25,27 @@ class SplitWriter:
         directory: directory of the shards.
         name: `train` or `val`, the prefix of the file names.
         written: the split as closed by earlier calls; numbering continues from it.
+        eot: the end-of-text id.
     """
 
-    def __init__(self, directory: Path, name: str, written: Split) -> None:
+    def __init__(self, directory: Path, name: str, written: Split, eot: int) -> None:
         self.split = written
         self.open_tokens = 0
+        self._eot = eot
         self._directory, self._name = directory, name
         self._file: BinaryIO | None = None
         self._hash = hashlib.sha256()
 
     def add(self, ids: Ids) -> None:
-        """Append the ids of one document, including its end-of-text id."""
+        """Append the ids of one document, or of a part of it, and the end-of-text id."""
         if self._file is None:
             self._file = temporary_name(self._path()).open("wb")
-        content = ids.tobytes()
-        self._file.write(content)
-        self._hash.update(content)
-        self.open_tokens += len(ids)
-        self.split = replace(self.split, documents=self.split.documents + 1, tokens=self.split.tokens + len(ids))
+        for part in (np.ascontiguousarray(ids), np.array([self._eot], dtype=ids.dtype)):
+            self._file.write(part.data)
+            self._hash.update(part.data)
+        tokens = len(ids) + 1
+        self.open_tokens += tokens
+        self.split = replace(self.split, documents=self.split.documents + 1, tokens=self.split.tokens + tokens)
 
     def close_shard(self) -> None:
         """Rename the open shard, if any, to its final name and add it to `split`."""
@@ -57,7 +63,8 @@ class SplitWriter:
     def discard_open_shard(self) -> None:
         """Delete a shard that an error left open; the next call writes it again."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a full disk, which the first error has reported
+                self._file.close()
             temporary_name(self._path()).unlink(missing_ok=True)
 
     def _path(self) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 
 from expertp.analysis.curves import curve
 from expertp.figures import style
-from expertp.figures.labels import LOSS, LossSummary, summarize
+from expertp.figures.labels import LOSS, LossSummary, as_drawn, summarize
 from expertp.figures.losses import draw_losses, error_bars, strip_of_diverged
 from expertp.figures.save import Row, Value
 from expertp.figures.style import Axes, Figure
@@ -138,7 +138,7 @@ def draw(figure: Figure, arms: ArmsData) -> None:
     upper.set_ylabel(LOSS)
     lower.set_ylabel("gap (nats)")
     lower.annotate(
-        f"↑ {arms.own.name} has the lower loss", (0, 1), xycoords="axes fraction", xytext=(3, -2), fontsize=8,
+        f"↑ {as_drawn(arms.own.name)} has the lower loss", (0, 1), xycoords="axes fraction", xytext=(3, -2), fontsize=8,
         textcoords="offset points", va="top", alpha=0.75,
     )  # fmt: skip
     summaries = [losses for each in arms.sizes for losses in (each.ours, each.zero_shot, each.retuned) if losses]
@@ -153,10 +153,11 @@ def _draw_axis(upper: Axes, lower: Axes, arms: ArmsData, sizes: Sequence[Compari
         style.scale_ticks(ax, [each.size.scale for each in sizes])
     lower.axhline(0, color=style.INK, linewidth=0.9)
     # Field, label, colour, marker, line and horizontal offset of gaps.
+    own, other = as_drawn(arms.own.name), as_drawn(arms.other.name)
     series = (
-        ("ours", f"{arms.own.name}, zero-shot", style.OURS, "o", "-", 1.0),
-        ("zero_shot", f"{arms.other.name}, zero-shot", style.OTHER, "s", "--", 0.97),
-        ("retuned", f"{arms.other.name}, re-tuned at each size", style.RETUNED, "D", ":", 1.03),
+        ("ours", f"{own}, zero-shot", style.OURS, "o", "-", 1.0),
+        ("zero_shot", f"{other}, zero-shot", style.OTHER, "s", "--", 0.97),
+        ("retuned", f"{other}, re-tuned at each size", style.RETUNED, "D", ":", 1.03),
     )
     for level, (field, label, colour, marker, line, beside) in enumerate(series):
         look = {"color": colour, "marker": marker, "linestyle": line}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from expertp.analysis.balance import LoadBalance, load_balance
 from expertp.figures import style
-from expertp.figures.labels import seeds_label, thinned
+from expertp.figures.labels import axes_with_data, seeds_label, thinned
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Figure
 from expertp.study.cells import Size
@@ -56,7 +56,8 @@ def data(table: StudyTable) -> BalanceData:
     sizes = [(axis, size) for axis in table.axes for size in table.sizes(axis)]
     loads = [(axis, size, load_balance(table.zero_shot_records(axis, size, table.own))) for axis, size in sizes]
     lines = [LoadLine(axis, size, load) for axis, size, load in loads if load]
-    return BalanceData(table.axes, tuple(lines), max(1.0 - float(size.model.kappa) for _, size in sizes))
+    axes = axes_with_data(table.axes, {line.axis for line in lines})
+    return BalanceData(axes, tuple(lines), max(1.0 - float(size.model.kappa) for _, size in sizes))
 
 
 def draw(figure: Figure, balance: BalanceData) -> None:

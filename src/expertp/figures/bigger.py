@@ -12,7 +12,7 @@ from expertp.analysis.collapse import Collapse, Crossing, crossings
 from expertp.analysis.seed_curves import training_losses
 from expertp.figures import style
 from expertp.figures.collapse import CollapseData
-from expertp.figures.labels import thinned
+from expertp.figures.labels import axes_with_data, thinned
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Figure
 from expertp.study.table import StudyTable
@@ -65,7 +65,8 @@ def data(table: StudyTable, collapsed: CollapseData) -> BiggerData:
             Pair(axis, each, tuple((means[each.larger] - means[each.smaller]).tolist()))
             for each in crossings(losses, after=found.half_drop_step)
         ]
-    return BiggerData(collapsed.axes, tuple(pairs), collapsed.collapses)
+    axes = axes_with_data(collapsed.axes, {each.axis for each in pairs})
+    return BiggerData(axes, tuple(pairs), collapsed.collapses)
 
 
 def draw(figure: Figure, bigger: BiggerData) -> None:

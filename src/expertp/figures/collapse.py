@@ -10,7 +10,7 @@ import numpy as np
 from expertp.analysis.collapse import FAR_SDS, Collapse, Deviation, collapse
 from expertp.analysis.seed_curves import training_losses
 from expertp.figures import style
-from expertp.figures.labels import seeds_label, thinned
+from expertp.figures.labels import axes_with_data, seeds_label, thinned
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.cells import Arm, Size
@@ -60,7 +60,7 @@ def data(table: StudyTable, arm: Arm) -> CollapseData:
         others = {size: each for size, each in losses.items() if not size.is_base and losses[base].shared_seeds(each)}
         if others:
             collapses[axis] = collapse(losses[base], others)
-    return CollapseData(axes, arm, base, collapses)
+    return CollapseData(axes_with_data(axes, collapses), arm, base, collapses)
 
 
 def draw(figure: Figure, curves: CollapseData) -> None:

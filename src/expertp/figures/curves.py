@@ -19,6 +19,7 @@ from expertp.figures.labels import (
     LOSS,
     LOSS_COLUMNS,
     LossSummary,
+    as_drawn,
     axis_title,
     known,
     seeds_label,
@@ -33,6 +34,8 @@ from expertp.study.table import StudyTable
 
 # The loss axis ends at this quantile of all medians: losses far above the best say nothing about the minimum.
 SHOWN = 0.85
+# Rows of a figure from which panels are left out.
+MOST_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,20 @@ class CurvesData(FigureData):
     Args:
         panels: row by row.
         width: panels per row.
+        left_out: panels without losses; they are not drawn.
         reference: arm whose best loss is drawn as a line in all panels of an axis; None: no such line.
     """
 
     columns = ("axis", "arm", "hp", "size", "scale", "log2_value", *LOSS_COLUMNS, "log2_optimum", "optimum_edge")
     panels: tuple[Panel, ...]
     width: int
+    left_out: tuple[Panel, ...] = ()
     reference: Arm | None = None
 
     @property
     def shape(self) -> tuple[float, float]:
         """Columns and rows of panels."""
-        return self.width, len(self.panels) // self.width
+        return self.width, math.ceil(len(self.panels) / self.width)
 
     @property
     def has_losses(self) -> bool:
@@ -115,21 +120,34 @@ def data(table: StudyTable, verdicts: Sequence[Verdict]) -> CurvesData:
     """Gather the curves of the study's own arm: one row per hyperparameter, one column per axis."""
     hps = [hp for hp in HPS if any(hp in swept_on(table.study, axis) for axis in table.axes)]
     panels = [panel(table, axis, table.own, hp, verdicts) for hp in hps for axis in table.axes]
-    return CurvesData(tuple(panels), len(table.axes))
+    return _arranged([(each,) for each in panels], len(table.axes))
 
 
 def arm_data(table: StudyTable, arm: Arm, verdicts: Sequence[Verdict]) -> CurvesData | None:
     """Gather an arm's curves beside the study's own, axis by axis; None where the study sweeps none of them."""
     swept = {(axis, hp) for axis in table.axes for hp in HPS if curves(table, axis, arm, hp)}
     axes = [axis for axis in table.axes if any((axis, hp) in swept for hp in HPS)]
-    panels = [
-        panel(table, axis, each, hp, verdicts)
+    pairs = [
+        tuple(panel(table, axis, each, hp, verdicts) for each in (table.own, arm))
         for hp in HPS
         if any((axis, hp) in swept for axis in axes)
         for axis in axes
-        for each in (table.own, arm)
     ]
-    return CurvesData(tuple(panels), 2 * len(axes), arm) if panels else None
+    return _arranged(pairs, len(axes), arm) if pairs else None
+
+
+def _arranged(groups: Sequence[tuple[Panel, ...]], per_row: int, reference: Arm | None = None) -> CurvesData:
+    """Arrange groups of neighbouring panels; those in which the last one has no losses are left out.
+
+    A row has `per_row` groups, unless groups are left out and another number fills the rows better.
+    """
+    shown = [group for group in groups if group[-1].has_losses] or groups
+    if len(shown) < len(groups):
+        fewest = math.ceil(len(shown) / MOST_ROWS)
+        per_row = min(range(fewest, per_row + 1), key=lambda number: (-len(shown) % number, -number))
+    gone = [group[-1] for group in groups if group not in shown]
+    panels = tuple(each for group in shown for each in group)
+    return CurvesData(panels, per_row * len(groups[0]), tuple(gone), reference)
 
 
 def base_data(table: StudyTable, hp: HP, labels: Mapping[Arm, str]) -> CurvesData:
@@ -183,11 +201,14 @@ def draw(figure: Figure, curves: CurvesData) -> None:
     seeds = seeds_label(each.runs for panel in curves.panels for each in panel.losses if each.runs)
     for row, axes in enumerate(grid):
         panels = curves.panels[row * columns : (row + 1) * columns]
+        for ax in axes[len(panels) :]:
+            ax.remove()
+        axes = axes[: len(panels)]
         for ax, each in zip(axes, panels, strict=True):
             if curves.reference is not None:
-                ax.set_title(f"{each.arm.name}, {each.axis}")
-            elif row == 0:
-                ax.set_title(axis_title(each.axis))
+                ax.set_title(as_drawn(f"{each.arm.name}, {each.axis}"))
+            elif row == 0 or curves.left_out:
+                ax.set_title(as_drawn(axis_title(each.axis)))
             _draw_panel(ax, each, frame, _best_of(curves, each.axis))
         first = next((ax for ax, each in zip(axes, panels, strict=True) if each.has_losses), axes[0])
         first.set_ylabel(f"{LOSS},\nmedian of {seeds}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from expertp.figures import style
-from expertp.figures.labels import minus
+from expertp.figures.labels import minus, seeds_label
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.search.tune import Trial, ratio
@@ -77,9 +77,8 @@ def draw(figure: Figure, descent: DescentData) -> None:
             _draw_trial(losses, loads, rows[trial.coordinate], trial)
         losses.axvline(0, color=style.INK, linewidth=0.8)
         _nat_ticks(losses)
-        losses.set_xlabel(
-            f"change of loss (nats), 95% of\nn = {len(descent.start.outcome.losses)} seeds; ◁ smaller, ▷ larger value"
-        )
+        seeds = seeds_label([len(descent.start.outcome.losses)])
+        losses.set_xlabel(f"change of loss (nats), 95% of\n{seeds}; ◁ smaller, ▷ larger value")
         loads.set_xlabel("max |Load − κ|,\nlast quarter")
         loads.set_xlim(left=0)
     grid[0].set_yticks(range(len(rows)), list(rows))

@@ -13,7 +13,7 @@ import numpy as np
 from expertp.analysis.optimum import Edge, Optimum, interval
 from expertp.analysis.transfer import Verdict
 from expertp.figures import style
-from expertp.figures.labels import HP_SHORT
+from expertp.figures.labels import HP_SHORT, axes_with_data
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.cells import Size, axis_names, grid
@@ -60,7 +60,8 @@ class DriftData(FigureData):
 def data(study: StudySpec, verdicts: Sequence[Verdict]) -> DriftData:
     """Compute shifts from the optima of the verdicts."""
     spacing = min((b - a for a, b in itertools.pairwise(grid(study, "log2_lr"))), default=1.0)
-    return DriftData(axis_names(study), tuple(verdicts), spacing / 2, study.verdict.drift if study.verdict else None)
+    axes = axes_with_data(axis_names(study), {each.axis for each in verdicts if len(shifts(each)) > 1})
+    return DriftData(axes, tuple(verdicts), spacing / 2, study.verdict.drift if study.verdict else None)
 
 
 def shifts(verdict: Verdict) -> dict[Size, Shift]:

@@ -11,7 +11,7 @@ import numpy as np
 from expertp.analysis.transfer import Verdict
 from expertp.figures import style
 from expertp.figures.drift import LOOKS
-from expertp.figures.labels import HP_SHORT, summarize
+from expertp.figures.labels import HP_SHORT, axes_with_data, summarize
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.cells import Size
@@ -53,7 +53,8 @@ def data(table: StudyTable, verdicts: Sequence[Verdict]) -> ExcessData:
         for size, loss in losses.items():
             if not size.is_base and base is not None and loss is not None:
                 gains[axis, size] = base - loss
-    return ExcessData(table.axes, tuple(verdicts), gains)
+    known = {each.axis for each in verdicts if any(excess.is_known for excess in each.excess_at.values())}
+    return ExcessData(axes_with_data(table.axes, known), tuple(verdicts), gains)
 
 
 def draw(figure: Figure, excess: ExcessData) -> None:

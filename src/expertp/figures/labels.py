@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from expertp.study.spec import HP
+from expertp.util.text import plural
 
 # Name in place of an axis where only the base is shown.
 BASE = "base"
@@ -22,6 +23,8 @@ AXIS_TITLES = {
 }
 HP_TITLES: dict[HP, str] = {"log2_lr": "log₂ learning rate", "log2_init_std": "log₂ init std"}
 HP_SHORT: dict[HP, str] = {"log2_lr": "lr", "log2_init_std": "init std"}
+# Space without a width.
+ZERO_WIDTH = "\u200b"
 LOSS = "validation loss (nats)"
 LOSS_COLUMNS = ("median", "min", "max", "n", "diverged", "missing")
 
@@ -29,10 +32,31 @@ LOSS_COLUMNS = ("median", "min", "max", "n", "diverged", "missing")
 def axis_title(axis: str) -> str:
     """Return the title of an axis, with the field that it changes.
 
-    >>> axis_title("all $")
-    'all \\\\$ (joint scale)'
+    >>> axis_title("width"), axis_title("all")
+    ('width (n_embd)', 'all (joint scale)')
     """
-    return AXIS_TITLES.get(axis, f"{axis} (joint scale)".replace("$", r"\$"))  # a dollar would begin a formula
+    return AXIS_TITLES.get(axis, f"{axis} (joint scale)")
+
+
+def axes_with_data(axes: Sequence[str], known: Container[str]) -> tuple[str, ...]:
+    """Return the axes that get a column of panels: those with data, or all where none has any.
+
+    >>> axes_with_data(("width", "depth"), {"depth"}), axes_with_data(("width", "depth"), ())
+    (('depth',), ('width', 'depth'))
+    """
+    return tuple(axis for axis in axes if axis in known) or tuple(axes)
+
+
+def as_drawn(text: str) -> str:
+    r"""Return a text from outside, such as the name of an arm, such that matplotlib draws it as it is.
+
+    matplotlib reads text between dollar signs as a formula, and leaves labels with a leading underscore out of legends.
+
+    >>> as_drawn(r"$\bad$"), as_drawn("two\nlines"), as_drawn("_hidden") == f"{ZERO_WIDTH}_hidden"
+    ('\\$\\bad\\$', 'two lines', True)
+    """
+    text = " ".join(text.split()).replace("$", r"\$")
+    return f"{ZERO_WIDTH}{text}" if text.startswith("_") else text
 
 
 @dataclass(frozen=True)
@@ -138,5 +162,5 @@ def seeds_label(counts: Iterable[int]) -> str:
     >>> seeds_label([4, 3, 4]), seeds_label([1]), seeds_label([])
     ('n = 3–4 seeds', 'n = 1 seed', 'n = 0 seeds')
     """
-    n = span(sorted(counts) or [0])
-    return f"n = {n} seed{'' if n == '1' else 's'}"
+    ordered = sorted(counts) or [0]
+    return f"n = {plural(ordered[0], 'seed') if ordered[0] == ordered[-1] else f'{span(ordered)} seeds'}"

@@ -6,9 +6,11 @@ A figure has three files: NAME.svg, NAME.png and NAME.csv with its numbers. A pa
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ _Data = TypeVar("_Data", bound="Drawable")
 # Without what changes with the date or the version, files depend on the numbers only.
 NO_METADATA = {"Date": None, "Creator": None}
 PNG_DPI = 144
+# Characters of a file name before its ending; a longer one is cut, and a hash keeps it distinct.
+LONGEST_NAME = 120
 # First element of a stored SVG, so that it can be read on dark pages; an inline SVG has the page's background.
 BACKGROUND = '<rect width="100%" height="100%" fill="white"/>'
 
@@ -95,7 +99,8 @@ def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Dra
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    with mpl.rc_context(RC):
+    with mpl.rc_context(RC), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in the PNG only: an SVG holds the text
         figure = new_figure(*data.shape)
         draw(figure, data)
         FigureCanvasAgg(figure)
@@ -110,12 +115,15 @@ def render(name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Dra
 
 
 def file_name(text: str) -> str:
-    """Return a text as a valid name of files and links.
+    """Return a text as a valid name of files and of elements of a page; different texts have different names.
 
-    >>> file_name("arm-lr=1/64 init_std=1/16")
-    'arm-lr-1-64-init_std-1-16'
+    >>> file_name("curves-fan_in_down"), file_name("arm-lr 1/64")
+    ('curves-fan_in_down', 'arm-lr=201=2F64')
     """
-    return re.sub(r"[^\w.-]+", "-", text)
+    name = re.sub(r"[^A-Za-z0-9._-]", lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), text)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME // 2]}=={hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def to_csv(rows: Iterable[Row]) -> str:
@@ -157,7 +165,8 @@ def inline_svg(svg: str, name: str, title: str, description: str) -> str:
     svg = svg.replace(INK, "currentColor")
     head, body = svg.split(">", 1)
     view = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
-    assert view is not None, "matplotlib always writes a viewBox"
+    if view is None:
+        raise ValueError("an SVG has no viewBox")
     # Points to CSS pixels, 96 per inch.
     width = round(float(view[1]) * 96 / 72)
     opening = (

@@ -10,7 +10,7 @@ import numpy as np
 
 from expertp.analysis.scaling import Parameters, ScalingFit, scaling_fit
 from expertp.figures import style
-from expertp.figures.labels import minus
+from expertp.figures.labels import as_drawn, minus
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.table import StudyTable
@@ -64,7 +64,7 @@ def _draw_panel(ax: Axes, fits: Sequence[ScalingFit], looks: Mapping[str, tuple[
         x = [float(point.parameters) for point in fit.points]
         ax.plot(x, [point.loss for point in fit.points], marker=marker, linestyle="none", color=colour)
         fine = np.geomspace(min(x), max(x), 30)
-        label = minus(f"{fit.axis}: R² {fit.law.r2:.3f}, exponent {fit.law.exponent:.3f}")
+        label = f"{as_drawn(fit.axis)}: R² {fit.law.r2:.3f}, " + minus(f"exponent {fit.law.exponent:.3f}")
         # The marker appears in the legend only.
         ax.plot(fine, [*map(fit.law, fine)], color=colour, linewidth=1.2, marker=marker, markevery=[], label=label)
     style.parameter_ticks(ax, [point.parameters for fit in fits for point in fit.points])

@@ -6,12 +6,13 @@ that one drawing serves light and dark. Colour never carries information alone: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from expertp.figures.labels import axis_title, minus, thinned
+from expertp.figures.labels import as_drawn, axis_title, minus, thinned
 from expertp.util.text import count
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ RC: dict[Any, Any] = {  # matplotlib's stubs want keys that are literals
 }
 
 PANEL_HEIGHT = 2.35
+# Width of a letter of a label, of the space between two labels, and of the line in a legend entry, in inches.
+LETTER, SPACE, HANDLE = 0.085, 0.06, 0.3
 # Width in inches by number of columns; the largest fills the page.
 WIDTHS = {1: 5.6, 2: 7.6, 3: 9.6}
 LARGEST_WIDTH = 11.4
@@ -82,7 +85,7 @@ def columns(
     """Return each axis of a study with its column of panels, which has the axis as title."""
     grid = figure.subplots(len(heights), len(axes), squeeze=False, height_ratios=heights, **shared)
     for ax, axis in zip(grid[0], axes, strict=True):
-        ax.set_title(axis_title(axis))
+        ax.set_title(as_drawn(axis_title(axis)))
     return [(axis, list(column)) for axis, column in zip(axes, grid.T, strict=True)]
 
 
@@ -130,20 +133,37 @@ def parameter_ticks(ax: Axes, counts: Sequence[int]) -> None:
 
 
 def x_ticks(ax: Axes, ticks: Sequence[float], labels: Sequence[str], limits: tuple[float, float]) -> None:
-    """Make the x axis logarithmic between two limits, with the given ticks only."""
+    """Make the x axis logarithmic between two limits, with the given ticks only, and labels where there is room."""
     ax.set_xscale("log", base=2)
-    ax.set_xticks(ticks, labels)
+    inches = panel_width(ax) / math.log2(limits[1] / limits[0])
+    shown, end = [], -math.inf
+    for tick, label in zip(ticks, labels, strict=True):
+        centre, half = inches * math.log2(tick), (len(label) * LETTER + SPACE) / 2
+        has_room = centre - half >= end
+        end = centre + half if has_room else end
+        shown.append(label if has_room else "")
+    ax.set_xticks(ticks, shown)
     ax.xaxis.set_minor_locator(_no_ticks())
     ax.set_xlim(limits)
 
 
+def panel_width(ax: Axes) -> float:
+    """Return about how wide a panel is before the layout is known, in inches."""
+    place = ax.get_subplotspec()
+    columns = place.get_gridspec().ncols if place else 1
+    return 0.8 * float(ax.figure.bbox.width / ax.figure.dpi) / columns
+
+
 def legend_above(ax: Axes) -> None:
-    """Put the legend of a panel in one row between its title and its frame, where it hides nothing."""
-    ax.set_title(ax.get_title(loc="left"), pad=20)
+    """Put the legend of a panel between its title and its frame, where it hides nothing, in as many columns as fit."""
+    labels = ax.get_legend_handles_labels()[1]
+    entry = max(map(len, labels), default=0) * LETTER + HANDLE
+    columns = max(1, min(len(labels), int(panel_width(ax) / entry)))
+    ax.set_title(ax.get_title(loc="left"), pad=6 + 14 * math.ceil(len(labels) / columns))
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(-0.04, 0.99),
-        ncols=max(1, len(ax.get_legend_handles_labels()[1])),
+        ncols=columns,
         handlelength=1.1,
         columnspacing=0.9,
         handletextpad=0.35,
@@ -151,12 +171,16 @@ def legend_above(ax: Axes) -> None:
     )
 
 
-def figure_legend(figure: Figure, handles: Mapping[str, Any] | None = None) -> None:
-    """Put a common legend above all panels, in as many columns as fit, by default of everything with a label."""
+def figure_legend(
+    figure: Figure,
+    handles: Mapping[str, Any] | None = None,
+    loc: Literal["outside upper left", "outside lower left"] = "outside upper left",
+) -> None:
+    """Put a common legend above or below all panels, in as many columns as fit, by default of all with a label."""
     handles = handles_of(figure.axes) if handles is None else handles
     widest = max((len(label) for label in handles), default=0) * 0.075 + 0.6
     columns = max(1, min(len(handles), int(figure.get_figwidth() / widest)))
-    figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=columns, columnspacing=1.4)
+    figure.legend(list(handles.values()), list(handles), loc=loc, ncols=columns, columnspacing=1.4)
 
 
 def handles_of(axes: Iterable[Axes]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def decide(tables: Tables) -> Outcome:
         other = next(each for each in table.arms if each.hps == arm.hps.replace(rules=FAN_IN))
         found = []
         for each in (arm, other):
-            drawing, by_axis = compare_with_base(table, each, each.name)
+            drawing, by_axis = compare_with_base(table, each, each.name.replace(" ", "-"))
             drawings.append(drawing)
             found.append(by_axis["alpha"])
         rule, fan_in = found

@@ -19,7 +19,6 @@ from expertp.config import build, read_yaml
 from expertp.errors import InputError, did_you_mean
 from expertp.paper.catalogue import STUDIES
 from expertp.spec import Spec
-from expertp.study.load import build_study
 from expertp.study.spec import StudySpec
 
 PROFILES = ("cpu", "paper")
@@ -52,7 +51,7 @@ class ProfileSpec(Spec):
         own = {key: value for key, value in self._settings(name).items() if key != "corpus"}
         tree = merged(self.common, {"name": name, **own})
         tree["train"] = {**tree["train"], "data": str(data)}
-        return build_study(tree, f"profile {self.name}, {name}:")
+        return build(StudySpec, tree, f"profile {self.name}, {name}:")
 
     def _settings(self, name: str) -> dict[str, Any]:
         study = STUDIES[name]

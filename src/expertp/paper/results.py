@@ -21,10 +21,11 @@ from typing import TypeVar
 from expertp.errors import InputError
 from expertp.study.store import StudyDirectory
 from expertp.study.table import DONE
-from expertp.training.loop import resolved
 from expertp.training.records import RunResult, StepMetrics
+from expertp.training.resolution import resolved
 from expertp.training.store import write_ended_run
 from expertp.util.files import write_atomically
+from expertp.util.records import read_bounded
 
 # Steps per block.
 BLOCK = 5
@@ -108,7 +109,7 @@ def import_results(directory: StudyDirectory, folder: Path) -> int:
     taken = 0
     for identity, run in directory.runs.items():
         result = results.get(identity)
-        if result is None or directory.result(identity).status in DONE:
+        if result is None or directory.result(identity).status in (*DONE, "damaged"):
             continue
         write_ended_run(
             directory.place(identity),
@@ -124,8 +125,9 @@ def import_results(directory: StudyDirectory, folder: Path) -> int:
 
 def _read(path: Path, parse: Callable[[Mapping[str, str]], _Parsed]) -> list[tuple[str, _Parsed]]:
     """Return the rows of a table with the identities of their runs."""
+    content = read_bounded(path, "copy it again from where it was published")
     try:
-        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        rows = csv.DictReader(io.StringIO(content.decode()))
         return [(row["identity"], parse(row)) for row in rows]
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         why = f"no column {error}" if isinstance(error, KeyError) else str(error)

@@ -15,7 +15,7 @@ import numpy as np
 
 from expertp.analysis.scaling import MIN_SIZES
 from expertp.figures import style
-from expertp.figures.labels import LOSS, axis_title, seeds_label
+from expertp.figures.labels import LOSS, as_drawn, axis_title, seeds_label
 from expertp.figures.save import render
 from expertp.paper import transfer_quarter
 from expertp.paper.finding import Finding, Outcome, Tables
@@ -111,7 +111,7 @@ def draw(figure: Figure, fits: ScalingFitData) -> None:
             ax.plot(
                 [n for name, n, _ in points if name == axis], [loss for name, _, loss in points if name == axis],
                 linestyle="none", marker=style.marker(place), color=style.size_colour(place, len(axes)),
-                label=axis_title(axis),
+                label=as_drawn(axis_title(axis)),
             )  # fmt: skip
         counts = [n for _, n, _ in points]
         ends = np.array([min(counts), max(counts)])

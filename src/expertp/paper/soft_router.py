@@ -31,8 +31,8 @@ def decide(_: Tables) -> Outcome:
     return Outcome(
         parts=[last <= CLOSE and last < first for first, last in distances],
         number=f"distance of the networks' mean loss to the limit, from the smallest to the largest size: {listed}",
-        why=f"The distance must fall, to {CLOSE:.0%} or less. The distribution of p narrows as Ne grows, so the figure "
-        "compares each size with the theory at its own Ne.",
+        why=f"The distance must fall, to {CLOSE:.0%} or less. The distribution of p narrows as n_hid grows, so the "
+        "figure compares each size with the theory at its own n_hid.",
         drawings=(render("soft-router", figure.draw, figure.data(WAYS, found)),),
     )
 

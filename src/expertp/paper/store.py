@@ -17,7 +17,7 @@ from pathlib import Path
 
 from expertp.data import PrepareOptions, prepare
 from expertp.data.manifest import MANIFEST_FILE
-from expertp.errors import InputError, RunError
+from expertp.errors import DamagedError, InputError, RunError
 from expertp.paper.catalogue import FINDINGS
 from expertp.paper.finding import Finding, FindingRecord, Outcome
 from expertp.paper.profile import ProfileSpec, Source, find_source
@@ -26,7 +26,8 @@ from expertp.spec import RunSpec
 from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
 from expertp.study.table import DONE, StudyTable
 from expertp.util.files import write_atomically
-from expertp.util.text import duration
+from expertp.util.records import read_record
+from expertp.util.text import duration, plural
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class PaperDirectory:
                 return None
             if failed:
                 where = shlex.quote(str(directory.path))
-                raise RunError(f"{finding.name}: {failed} runs of {study} have failed; see `expertp status {where}`")
+                raise RunError(
+                    f"{finding.name}: {plural(failed, 'run')} of {study} failed; see `expertp status {where}`"
+                )
             tables[study] = directory.table(in_blocks)
         return self._write(finding, finding.decide(tables), _cost(tables.values()))
 
@@ -130,7 +133,7 @@ class PaperDirectory:
 def _cost(tables: Iterable[StudyTable]) -> str:
     """Return the number of runs and their training time; a run that several studies share counts once."""
     runs = {each.identity: each.seconds or 0.0 for table in tables for each in table.results}
-    return f"{len(runs)} runs, {duration(sum(runs.values()))} of training in all" if runs else "no training"
+    return f"{plural(len(runs), 'run')}, {duration(sum(runs.values()))} of training in all" if runs else "no training"
 
 
 def read_records(path: Path) -> list[FindingRecord]:
@@ -140,11 +143,12 @@ def read_records(path: Path) -> list[FindingRecord]:
         place = path / "findings" / finding.name / "finding.json"
         if not place.exists():
             continue
+        remedy = f"make it again with `expertp paper make {finding.name}`"
+        tree = read_record(place, dict, remedy)
         try:
-            tree = json.loads(place.read_text(encoding="utf-8"))
             found.append(FindingRecord.from_dict({**tree, "where": finding.where, "claim": finding.claim}))
-        except (ValueError, TypeError):
-            raise InputError(f"{place}: damaged; make it again with `expertp paper make {finding.name}`") from None
+        except ValueError:
+            raise DamagedError(f"{place}: damaged (not the record of a finding); {remedy}") from None
     if not found:
         raise InputError(f"{path}: no findings here; `expertp paper make NAME --out {path}` makes one")
     return found

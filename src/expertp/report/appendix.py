@@ -8,21 +8,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from expertp.coordcheck.records import CheckRecord
 from expertp.coordcheck.slopes import HEADINGS, Slope
-from expertp.errors import InputError
+from expertp.errors import DamagedError
 from expertp.figures.labels import minus, signed
-from expertp.figures.save import inline_svg, to_csv
+from expertp.figures.save import file_name, inline_svg, to_csv
 from expertp.report import commands as suggested
 from expertp.report.elements import Item, Listing, Missing, Note, Picture, Section, Table
 from expertp.report.planned import plan_for, plan_json, plan_table, torch_code
 from expertp.report.reading import Reading
+from expertp.study.load import build_study
 from expertp.study.table import DONE
 from expertp.theory.records import ComparisonRecord
+from expertp.theory.spec import TheorySpec
+from expertp.util.records import read_record
+from expertp.util.text import plural
 
+_Record = TypeVar("_Record", CheckRecord, ComparisonRecord)
 MOST_ROWS_OPEN = 12
+# Fields of a study that a coordinate check depends on.
+CHECKED = ("base", "hps", "train", "axes", "joint", "seeds", "arms", "allow_kappa_change")
+# How to read the figure of a coordinate check.
+EXPLAINED = (
+    "The colour of a line is its expected slope, which the dotted line of that colour shows. Some sizes are expected "
+    "to shrink, so a line that falls is not wrong by itself. The shaded area of a colour holds the slopes within the "
+    "tolerance, which allows for finite sizes and few steps. Thick red lines are outside of their area: these modules "
+    "do not scale as the rules expect."
+)
 
 
 THEORY_PICTURES = {
@@ -36,10 +50,10 @@ THEORY_PICTURES = {
 def coordinate_check(reading: Reading) -> Section:
     """Section 8: the result of `expertp coordcheck`, or the command that makes it."""
     path, items = reading.directory.path, list[Item]()
-    for name in ("coordcheck", *(f"coordcheck-{arm}" for arm in reading.study.arms)):
+    for name in _check_names(reading):
         drawing = path / name / "coordcheck.svg"
         if drawing.exists():
-            items += _stored(drawing.with_suffix(".json"), "coordcheck", partial(_checked, drawing, name))
+            items += _stored(drawing.with_suffix(".json"), CheckRecord, "coordcheck", partial(_checked, drawing, name))
     return Section(
         "coordcheck",
         "Do activations keep their size?",
@@ -51,10 +65,17 @@ def coordinate_check(reading: Reading) -> Section:
     )
 
 
+def _check_names(reading: Reading) -> list[str]:
+    """Return the folders of coordinate checks: the study's own, and one for each other arm."""
+    return ["coordcheck", *(file_name(f"coordcheck-{arm}") for arm in reading.study.arms)]
+
+
 def theory(reading: Reading) -> Section:
     """Section 11: the result of `expertp theory compare`, or the command that makes it."""
     path = reading.directory.path
-    items = _stored(path / "theory" / "compare.json", "theory compare", partial(_compared, path / "theory"))
+    items = _stored(
+        path / "theory" / "compare.json", ComparisonRecord, "theory compare", partial(_compared, path / "theory")
+    )
     return Section(
         "theory",
         "What does theory say?",
@@ -66,14 +87,23 @@ def theory(reading: Reading) -> Section:
     )
 
 
-def _stored(record: Path, verb: str, shown: Callable[[Any], list[Item]]) -> list[Item]:
+def _stored(record: Path, kind: type[_Record], verb: str, shown: Callable[[_Record], list[Item]]) -> list[Item]:
     """Return what is shown of a record that a verb has written; nothing where there is none."""
     if not record.exists():
         return []
+    found = _read(record, kind, verb)
     try:
-        return shown(json.loads(record.read_text(encoding="utf-8")))
-    except (ValueError, LookupError, TypeError):
-        raise InputError(f"{record}: is damaged; write it again with `expertp {verb}`, or delete it") from None
+        return shown(found)
+    except (ValueError, LookupError) as error:  # of a figure beside the record
+        raise DamagedError(f"{record.parent}: a file is damaged ({error}); {_again(verb)}") from None
+
+
+def _read(record: Path, kind: type[_Record], verb: str) -> _Record:
+    return read_record(record, kind, _again(verb))
+
+
+def _again(verb: str) -> str:
+    return f"write it again with `expertp {verb}`, or delete it"
 
 
 def _picture(drawing: Path, name: str, title: str, caption: str, counts: str, csv: str) -> Picture:
@@ -81,26 +111,30 @@ def _picture(drawing: Path, name: str, title: str, caption: str, counts: str, cs
     return Picture(name, svg, caption, counts, csv)
 
 
-def _checked(drawing: Path, name: str, tree: Any) -> list[Item]:
-    found = CheckRecord.from_dict(tree)
+def _checked(drawing: Path, name: str, found: CheckRecord) -> list[Item]:
     verdicts = Counter(slope.verdict for slope in found.slopes)
     caption = (
         f"Sizes of activations and of their updates relative to the base, over scale, with the rules {found.rules} and "
-        f"{found.steps} training steps. Thick lines: slopes outside their tolerance."
+        f"{plural(found.steps, 'training step')}. "
     )
+    # The legend of a figure that an earlier version has drawn does not name the expected slopes.
+    is_explained = "expected slope" in drawing.read_text(encoding="utf-8")
+    caption += EXPLAINED if is_explained else "The same `expertp coordcheck` again draws the expected slopes too."
     counts = (
-        f"n = {max((slope.seeds for slope in found.slopes), default=0)} seeds per size; {len(found.slopes)} slopes: "
-        f"{verdicts['PASS']} within tolerance, {verdicts['FAIL']} outside; {len(found.diverged)} diverged runs"
+        f"n = {plural(max((slope.seeds for slope in found.slopes), default=0), 'seed')} per size; "
+        f"{plural(len(found.slopes), 'slope')}: {verdicts['PASS']} within tolerance, {verdicts['FAIL']} outside; "
+        f"{plural(len(found.diverged), 'diverged run')}"
     )
     csv = to_csv(asdict(slope) for slope in found.slopes)
     title = f"Coordinate check of {found.rules}"
     return [_picture(drawing, name, title, caption, counts, csv), _slope_table(found.slopes)]
 
 
-def _compared(folder: Path, tree: Any) -> list[Item]:
-    found, items = ComparisonRecord.from_dict(tree), list[Item]()
+def _compared(folder: Path, found: ComparisonRecord) -> list[Item]:
+    items = list[Item]()
     counts = (
-        f"n = {found.networks[0].seeds} networks a size, {len(found.networks)} sizes; Monte-Carlo error of the limit "
+        f"n = {plural(found.networks[0].seeds, 'network')} per size, {plural(len(found.networks), 'size')}; "
+        f"Monte-Carlo error of the limit "
         f"{100 * (found.theory.mc_error or 0):.2g}%"
     )
     for name, (title, caption) in THEORY_PICTURES.items():
@@ -165,12 +199,12 @@ def failures(reading: Reading) -> Section:
             f"step {result.step} of {result.run.train.steps}" if result.status == "diverged" else "",
             result.error or ("loss above the limit, or not finite" if result.status == "diverged" else ""),
         )
-        for result in sorted(reading.table.results, key=lambda each: (each.status != "failed", each.identity))
-        if result.status in ("failed", "diverged")
+        for result in sorted(reading.table.results, key=lambda each: (each.status == "diverged", each.identity))
+        if result.status in ("failed", "damaged", "diverged")
     ]
     item: Item = Note("No run has failed or diverged.")
     if rows:
-        caption, header = f"{len(rows)} runs that failed or diverged", ("run", "status", "step", "error")
+        caption, header = f"{plural(len(rows), 'run')} that failed or diverged", ("run", "status", "step", "error")
         item = Table(caption, header, tuple(rows), is_folded=len(rows) > MOST_ROWS_OPEN)
     lead = f"{reading.counts()}. Figures mark diverged runs and never average over the remaining seeds."
     return Section("failures", "Failures", lead, (item,))
@@ -190,28 +224,49 @@ def environment(reading: Reading) -> Section:
     train, seconds = reading.study.train, sum(result.seconds or 0 for result in reading.table.results)
     facts = (
         f"Data: {train.data}, content hash {reading.directory.data_hash[:16]}. Compute type: {train.dtype}. Schedule: "
-        f"{train.schedule} with {train.warmup_steps} warm-up steps. Batch: {train.batch_tokens} tokens. Training took "
-        f"{seconds / 3600:.2f} worker hours in total."
+        f"{train.schedule} with {plural(train.warmup_steps, 'warm-up step')}. Batch: "
+        f"{plural(train.batch_tokens, 'token')}. Training took {seconds / 3600:.2f} worker hours in total."
     )
     return Section("environment", "Environment", facts, (item,))
 
 
 def commands(reading: Reading) -> Section:
     """List the commands that repeat the study."""
-    path = reading.directory.path
-    lines = [
-        f"expertp prepare SOURCE --out {reading.study.train.data}   # source and tokenizer: see this directory",
-        suggested.sweep(path),
-        suggested.coordcheck(path),
-        suggested.report(path),
-    ]
+    path, train = reading.directory.path, reading.study.train
+    lines = [suggested.sweep(path), *_check_commands(reading), *_theory_commands(reading), suggested.report(path)]
     study = json.dumps(reading.study.to_dict(), indent=2)
     return Section(
         "commands",
         "Commands",
-        "Save the study file below as STUDY.yaml. It is JSON, which is valid YAML.",
+        f"`{path / 'study.json'}` is the study as it was run, with all overrides and refinements; the study file below "
+        "has the same content. The numbers do not depend on `--workers`. The file manifest.json in the directory of "
+        f"the data, `{train.data}`, names the source and the options of `expertp prepare`.",
         (
             Listing("commands-text", "Commands that repeat the study", "\n".join(lines)),
             Listing("study-text", "The study file", study, is_folded=True),
         ),
     )
+
+
+def _check_commands(reading: Reading) -> list[str]:
+    """Return the commands of the stored coordinate checks with the options that they had, or of a first check."""
+    path, study, lines = reading.directory.path, reading.study, list[str]()
+    for name in _check_names(reading):
+        if not (record := path / name / "coordcheck.json").exists():
+            continue
+        found = _read(record, CheckRecord, "coordcheck")
+        changes: list[str] = []
+        if found.spec is not None:
+            changes = suggested.overrides(study, build_study(found.spec, f"{record}: spec"), CHECKED)
+        rules = [] if found.rules == study.hps.rules else ["--rules", found.rules]
+        lines.append(suggested.coordcheck(path, name, [*changes, *rules, "--steps", str(found.steps)]))
+    return lines or [suggested.coordcheck(path)]
+
+
+def _theory_commands(reading: Reading) -> list[str]:
+    """Return the command of the stored comparison with the theory, if there is one."""
+    path = reading.directory.path
+    if not (record := path / "theory" / "compare.json").exists():
+        return []
+    problem = _read(record, ComparisonRecord, "theory compare").problem
+    return [suggested.theory(path, suggested.overrides(TheorySpec(), problem))]

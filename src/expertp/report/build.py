@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -15,16 +14,14 @@ from expertp.analysis.transfer import StudyVerdict, Verdict
 from expertp.figures.labels import HP_SHORT, axis_title
 from expertp.report import appendix, commands, sections
 from expertp.report.elements import Missing, Page, VerdictRow
+from expertp.report.place import digest_of, place_of
 from expertp.report.reading import Reading, read
 from expertp.report.sections import Album
 from expertp.study.cells import grid
 from expertp.study.spec import HP
 from expertp.study.store import StudyDirectory, read_study
-from expertp.util.files import write_atomically
 from expertp.util.statistics import Estimate
-from expertp.util.text import count
-
-PROGRAM = Path(__file__).parents[1]
+from expertp.util.text import count, plural
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +32,16 @@ class Written:
     verdict: StudyVerdict
 
 
-def render_report(study: StudyDirectory | str | Path) -> Path:
+def render_report(study: StudyDirectory | str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a study from what its directory holds; nothing is trained.
 
     Args:
         study: the study's directory, as `run_study` or `expertp sweep --out` left it.
+        out: path of the page; by default report.html in the study's directory.
 
     Returns:
-        The path of report.html; figures/ and verdict.json are beside it.
+        The path of the page. Beside report.html are figures/ and verdict.json, beside another page NAME.html
+        NAME-figures/ and NAME-verdict.json.
 
     >>> from tempfile import TemporaryDirectory
     >>> import numpy as np
@@ -57,53 +56,46 @@ def render_report(study: StudyDirectory | str | Path) -> Path:
     ...     report.name, "runs have not ended" in report.read_text(encoding="utf-8")
     ('report.html', True)
     """
-    return write_report(study if isinstance(study, StudyDirectory) else read_study(study)).path
+    directory = study if isinstance(study, StudyDirectory) else read_study(study)
+    return write_report(directory, None if out is None else Path(out)).path
 
 
-def is_current(directory: StudyDirectory) -> bool:
-    """Return whether the report on disk is up to date, by the times of all files that it depends on.
-
-    The modification time of a report is that of the newest file that it shows. The change time of its inode says when
-    it was written, which must be after the last change of the program.
-    """
-    report = directory.path / "report.html"
-    if not (report.exists() and (directory.path / "verdict.json").exists() and (directory.path / "figures").exists()):
-        return False
-    program = [path.stat().st_ctime_ns for path in PROGRAM.rglob("*") if path.suffix in (".py", ".html", ".css", ".js")]
-    return report.stat().st_mtime_ns == directory.changed_at() and report.stat().st_ctime_ns > max(program)
+def is_current(directory: StudyDirectory, out: Path | None = None) -> bool:
+    """Return whether the report on disk shows what the study's directory holds now."""
+    return place_of(directory.path, out).is_current(digest_of(directory))
 
 
-def write_report(directory: StudyDirectory) -> Written:
-    """Write the report, its figures and verdict.json."""
-    shown = directory.changed_at()
-    reading = read(directory)
-    album = Album(reading)
-    page = make_page(reading, album)
-    for drawing in album.drawings:
-        drawing.write(directory.path / "figures")
-    write_atomically(directory.path / "verdict.json", json.dumps(reading.verdict.to_dict(), indent=2).encode())
-    report = directory.path / "report.html"
-    write_atomically(report, fill(page).encode())
-    os.utime(report, ns=(shown, shown))
-    return Written(report, reading.verdict)
+def write_report(directory: StudyDirectory, out: Path | None = None) -> Written:
+    """Write the report, its figures and its verdicts."""
+    place = place_of(directory.path, out)
+    with place.replacing():
+        digest = digest_of(directory)  # before reading: what changes meanwhile makes the page out of date
+        reading = read(directory)
+        album = Album(reading)
+        page = make_page(reading, album, digest)
+        verdict = json.dumps(reading.verdict.to_dict(), indent=2)
+        place.replace(fill(page).encode(errors="replace"), verdict.encode(), album.drawings)
+    return Written(place.page, reading.verdict)
 
 
-def make_page(reading: Reading, album: Album) -> Page:
-    """Gather the contents of the page; figures go into the album."""
+def make_page(reading: Reading, album: Album, digest: str) -> Page:
+    """Gather the contents of the page, which carries a digest of what it shows; figures go into the album."""
     study, path, results = reading.study, reading.directory.path, reading.table.results
-    missing = reading.verdict.missing
+    missing, runs = reading.verdict.missing, plural(len(results), "run")
+    has = "has" if missing == 1 else "have"
     numbered = [*sections.run_sections(reading, album), appendix.coordinate_check(reading), appendix.theory(reading)]
     others = [
         each(reading) for each in (appendix.plan_section, appendix.failures, appendix.environment, appendix.commands)
     ]
     return Page(
+        digest=digest,
         title=f"Transfer study: {study.name}",
         intro=intro(reading),
         facts=facts(reading),
         verdict_sum=verdict_sum(reading),
         verdict_note=verdict_note(reading),
         verdicts=tuple(verdict_row(reading, each) for each in reading.verdict.axes),
-        missing=Missing(f"{missing} of {len(results)} runs have not ended.", commands.sweep(path)) if missing else None,
+        missing=Missing(f"{missing} of {runs} {has} not ended.", commands.sweep(path)) if missing else None,
         sections=(*sorted(numbered, key=lambda section: int(section.number)), *others),
         written_by=f"Written by expertp {version('expertp')}, `{commands.report(path)}`",
     )
@@ -113,15 +105,15 @@ def intro(reading: Reading) -> tuple[str, ...]:
     """Return two sentences: what was studied, and at what scale."""
     study = reading.study
     axes = ", ".join(f"{reading.table.sizes(axis)[-1].scale:g}× in {axis_title(axis)}" for axis in reading.table.axes)
-    named: tuple[tuple[HP, str], ...] = (("log2_lr", "learning rates"), ("log2_init_std", "init stds"))
-    grids = " and ".join(f"{len(grid(study, hp))} {name}" for hp, name in named if grid(study, hp))
+    named: tuple[tuple[HP, str], ...] = (("log2_lr", "learning rate"), ("log2_init_std", "init std"))
+    grids = " and ".join(plural(len(grid(study, hp)), name) for hp, name in named if grid(study, hp))
     compared = f" The study also trains {' and '.join(study.arms)} for comparison." if study.arms else ""
     tokens, largest = study.train.tokens, reading.largest.counts()
     ratio = tokens / largest.total
     return (
         f"The hyperparameters of a base model with {count(study.base.counts().total)} parameters are carried over by "
         f"the rule set {study.hps.rules} to larger models, up to {axes}. At each size, {grids} are swept with "
-        f"{len(study.seeds)} seeds to see whether the base's optimum still holds.{compared}",
+        f"{plural(len(study.seeds), 'seed')} to see whether the base's optimum still holds.{compared}",
         f"The largest model has {count(largest.total)} parameters ({count(largest.active)} active), and each run "
         f"trains on {count(tokens)} tokens ({ratio:.2g} per parameter)."
         + (" A study of this scale says little about long training." if tokens < 1e9 or ratio < 1 else ""),
@@ -146,7 +138,9 @@ def verdict_sum(reading: Reading) -> str:
     """Count the verdicts."""
     found = Counter(each.conclusion or "not judged" for each in reading.verdict.axes)
     counted = [f"{found[name]} {name}" for name in ("PASS", "FAIL", "INCONCLUSIVE", "not judged") if found[name]]
-    return f"{', '.join(counted) or 'None'}, of {sum(found.values())} combinations of axis and hyperparameter."
+    return (
+        f"{', '.join(counted) or 'None'}, of {plural(sum(found.values()), 'combination')} of axis and hyperparameter."
+    )
 
 
 def verdict_note(reading: Reading) -> str:
@@ -168,7 +162,7 @@ def verdict_row(reading: Reading, verdict: Verdict) -> VerdictRow:
     """Return the row of a verdict in the table."""
     judged = curves(reading.table, verdict.axis, reading.table.own, verdict.hp)
     runs = sum(len(losses) for curve in judged for losses in curve.losses)
-    steps = [commands.next_step(each, verdict.hp, reading.directory.path) for each in verdict.remedies[:1]]
+    steps = [f"{commands.next_step(each, verdict.hp)}: {reading.refinement}" for each in verdict.remedies[:1]]
     return VerdictRow(
         axis=axis_title(verdict.axis),
         hp=HP_SHORT[verdict.hp],

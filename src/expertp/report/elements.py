@@ -106,6 +106,7 @@ class VerdictRow:
 class Page:
     """The contents of the page."""
 
+    digest: str
     title: str
     intro: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from expertp.analysis.transfer import StudyVerdict, judge
+from expertp.report.commands import Refinement, refinement
 from expertp.spec import ModelSpec
 from expertp.study.cells import Arm
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory
 from expertp.study.table import DONE, CellResult, StudyTable, unique_results
+from expertp.util.text import plural
 
-STATUSES = ("finished", "diverged", "failed", "unfinished", "missing")
+STATUSES = ("finished", "diverged", "failed", "damaged", "unfinished", "missing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +31,11 @@ class Reading:
     def study(self) -> StudySpec:
         """The study."""
         return self.directory.study
+
+    @cached_property
+    def refinement(self) -> Refinement:
+        """The sweep that would decide the open verdicts."""
+        return refinement(self.directory, self.table, self.verdict)
 
     @property
     def largest(self) -> ModelSpec:
@@ -60,9 +68,9 @@ def seeds_and_counts(rows: Iterable[CellResult], what: str) -> str:
     rows = list(rows)
     points = {(row.cell.size.model, row.cell.run.hps, row.cell.seed) for row in rows}
     seeds = sorted(Counter(point[:2] for point in points).values()) or [0]
-    n = f"{seeds[0]}" if seeds[0] == seeds[-1] else f"{seeds[0]} to {seeds[-1]}"
+    n = plural(seeds[0], "seed") if seeds[0] == seeds[-1] else f"{seeds[0]} to {seeds[-1]} seeds"
     statuses = Counter[str](result.status for result in unique_results(rows))
-    return f"n = {n} seeds per {what}; {describe_counts(statuses)}"
+    return f"n = {n} per {what}; {describe_counts(statuses)}"
 
 
 def describe_counts(statuses: Mapping[str, int]) -> str:
@@ -72,5 +80,4 @@ def describe_counts(statuses: Mapping[str, int]) -> str:
     '6 runs: 5 finished, 0 diverged, 1 missing'
     """
     listed = [f"{statuses.get(status, 0)} {status}" for status in STATUSES if statuses.get(status) or status in DONE]
-    total = sum(statuses.values())
-    return f"{total} run{'s' if total != 1 else ''}: {', '.join(listed)}"
+    return f"{plural(sum(statuses.values()), 'run')}: {', '.join(listed)}"

@@ -29,4 +29,12 @@
       setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
     });
   }
+  // A wide figure or table says that it can be scrolled.
+  const observer = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const hint = target.nextElementSibling;
+      if (hint?.classList.contains("hint")) hint.hidden = target.scrollWidth <= target.clientWidth + 1;
+    }
+  });
+  for (const box of document.querySelectorAll(".scroll")) observer.observe(box);
 })();

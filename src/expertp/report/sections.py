@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from expertp.figures import arms, balance, bigger, collapse, curves, drift, excess, expert_shape, scaling
 from expertp.figures.arms import ArmsData, Gap
 from expertp.figures.collapse import CollapseData
-from expertp.figures.labels import LossSummary, axis_title, signed
+from expertp.figures.curves import CurvesData
+from expertp.figures.labels import HP_SHORT, LossSummary, axis_title, signed
 from expertp.figures.save import Drawable, Drawing, render
 from expertp.figures.style import Figure
 from expertp.report import commands
 from expertp.report.elements import Item, Missing, Note, Picture, Section, Table
 from expertp.report.reading import Reading
 from expertp.study.cells import Arm
+from expertp.study.spec import HPS
 from expertp.study.table import ENDED
 
 _Data = TypeVar("_Data", bound=Drawable)
@@ -128,7 +130,7 @@ class Album:
         """Draw a figure with the `draw` of its module."""
         drawing = render(name, draw, data)
         self.drawings.append(drawing)
-        inline = drawing.inline(title, f"{caption} {counts}.")
+        inline = drawing.inline(title, f"{caption} {counts}.".replace("`", ""))
         return Picture(drawing.name, inline, caption, counts, drawing.csv)
 
     def missing(self, text: str) -> Missing:
@@ -136,6 +138,13 @@ class Album:
         if all(result.status in ENDED for result in self.reading.table.results):
             text += " All runs of this study have ended: add sizes, values or arms to the study file."
         return Missing(text, commands.sweep(self.reading.directory.path))
+
+    def left_out(self, axes: Sequence[str], shown: Sequence[str], why: str) -> str:
+        """Return a sentence about axes without data, which a figure does not show; empty if there is none."""
+        gone = [axis_title(axis) for axis in axes if axis not in shown]
+        if not gone:
+            return ""
+        return f" Not shown: {', '.join(gone)}. {why} `{commands.sweep(self.reading.directory.path)}` trains more."
 
     def section(
         self,
@@ -150,7 +159,8 @@ class Album:
         text = TEXTS[anchor]
         item: Item = self.missing(text.missing)
         if is_known:
-            item = self.picture(anchor, draw, data, text.title, text.caption, counts)
+            gone = self.left_out(self.reading.table.axes, getattr(data, "axes", self.reading.table.axes), text.missing)
+            item = self.picture(anchor, draw, data, text.title, f"{text.caption}{gone}", counts)
         return Section(anchor, text.question, text.lead.format(**facts), (item,), text.number)
 
 
@@ -158,8 +168,7 @@ def run_sections(reading: Reading, album: Album) -> list[Section]:
     """Return all sections that show runs."""
     study, table, verdicts = reading.study, reading.table, reading.verdict.axes
     swept, zero_shot = reading.curve_counts(), reading.zero_shot_counts(table.own)
-    of_curves, of_drift = curves.data(table, verdicts), drift.data(study, verdicts)
-    of_excess, of_scaling = excess.data(table, verdicts), scaling.data(table)
+    of_drift, of_excess, of_scaling = drift.data(study, verdicts), excess.data(table, verdicts), scaling.data(table)
     of_balance, of_shape = balance.data(table), expert_shape.data(table)
     compared, result = bigger.data(table, collapse.data(table, table.own)), ""
     if compared.pairs:
@@ -171,7 +180,7 @@ def run_sections(reading: Reading, album: Album) -> list[Section]:
     if study.base.ffn == "dense":
         loads = replace(loads, items=(Note("The models of this study are dense; they have no experts."),))
     return [
-        album.section("curves", curves.draw, of_curves, of_curves.has_losses, swept, rules=study.hps.rules),
+        curves_section(reading, album),
         arms_section(reading, album),
         album.section("drift", drift.draw, of_drift, of_drift.has_shifts, swept),
         album.section("excess", excess.draw, of_excess, of_excess.points, swept),
@@ -181,6 +190,36 @@ def run_sections(reading: Reading, album: Album) -> list[Section]:
         album.section("scaling", scaling.draw, of_scaling, of_scaling.fits, zero_shot),
         album.section("expert-shape", expert_shape.draw, of_shape, of_shape.is_comparable, zero_shot),
     ]
+
+
+def curves_section(reading: Reading, album: Album) -> Section:
+    """Section 1: the loss curves of the study's own arm."""
+    text, shown = TEXTS["curves"], curves.data(reading.table, reading.verdict.axes)
+    item: Item = album.missing(text.missing)
+    if shown.has_losses:
+        caption = f"{text.caption}{_not_swept(shown)}"
+        item = album.picture("curves", curves.draw, shown, text.title, caption, reading.curve_counts())
+    lead = text.lead.format(rules=reading.study.hps.rules)
+    return Section("curves", text.question, lead, (item,), text.number)
+
+
+def _not_swept(shown: CurvesData) -> str:
+    """Return sentences about panels that are not drawn, and what would fill them; empty if there is none."""
+    sentences = ""
+    for hp in HPS:
+        gone = [each for each in shown.left_out if each.hp == hp]
+        waiting = ", ".join(axis_title(each.axis) for each in gone if each.lines)
+        unswept = [each.axis for each in gone if not each.lines]
+        if waiting:
+            sentences += f" No run over {HP_SHORT[hp]} has ended along: {waiting}."
+        if unswept and (arm := shown.reference):
+            fields = ", ".join(f"`arms.{arm.name}.retune.{axis}`" for axis in unswept)
+            sentences += f" {arm.name} is not swept over {HP_SHORT[hp]} where {fields} gives no size."
+        elif unswept:
+            titles = ", ".join(map(axis_title, unswept))
+            sentences += f" The study does not sweep {HP_SHORT[hp]} along: {titles}. To sweep it, add `{hp}` to "
+            sentences += "`sweep` of these axes in the study file."
+    return sentences
 
 
 def arms_section(reading: Reading, album: Album) -> Section:
@@ -205,7 +244,7 @@ def _arm(reading: Reading, album: Album, arm: Arm) -> list[Item]:
         title = f"Loss curves of {own} and {arm.name} on shared axes"
         caption = (
             f"Final validation loss of {own} (left) and {arm.name} (right) over one hyperparameter. {CURVES} "
-            f"Dashed horizontal line: lowest loss of {arm.name} at any size and value."
+            f"Dashed horizontal line: lowest loss of {arm.name} at any size and value.{_not_swept(swept)}"
         )
         counts = f"{arm.name}: {reading.curve_counts(arm)}"
         items.append(album.picture(f"curves-{arm.name}", curves.draw, swept, title, caption, counts))
@@ -270,6 +309,8 @@ def collapse_section(reading: Reading, album: Album) -> Section:
         caption = (
             f"Zero-shot runs of {arm.name}. Top: smoothed training loss. Bottom: relative difference from the "
             f"base, paired by seed; {collapse.MARKS}; {_largest_difference(shown)}."
+        ) + album.left_out(
+            reading.table.axes_of(arm), shown.axes, "The zero-shot runs of the base or of all other sizes are missing."
         )
         items.append(album.picture(name, collapse.draw, shown, title, caption, reading.zero_shot_counts(arm)))
     lead = "Under correct rules, all sizes follow one training curve early on; later, larger models reach a lower loss."

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from expertp.analysis.transfer import Verdict, judge
+from expertp.analysis.transfer import StudyVerdict, Verdict, judge
 from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
 from expertp.study.spec import RefinementSpec
@@ -70,13 +70,13 @@ def refine(
     return directory
 
 
-def propose(directory: StudyDirectory, table: StudyTable) -> list[Proposal]:
-    """Return the cells that would decide each open verdict, cheapest first."""
+def propose(directory: StudyDirectory, table: StudyTable, found: StudyVerdict | None = None) -> list[Proposal]:
+    """Return the cells that would decide each open verdict, cheapest first; `found` are the verdicts, where known."""
     study, seconds = directory.study, seconds_by_model(table.results)
     if not seconds:
         return []  # without a finished run, no cost is known
     made = []
-    for verdict in judge(table).axes:
+    for verdict in (found or judge(table)).axes:
         refinement = _refinement(verdict)
         if refinement is None or refinement in study.refinements:
             continue

@@ -31,6 +31,7 @@ from expertp.study.spec import ArmSpec, AxisSpec, GridSpec, StudySpec
 from expertp.study.store import StudyDirectory, open_study, read_study
 from expertp.study.sweep import Executor, sweep
 from expertp.study.table import DONE, StudyTable
+from expertp.util.text import plural
 
 GLOBAL = ("lr", "init_std")
 FAMILIES = ("mlp_down", "mlp_up", "router", "attn_v", "attn_qk", "attn_o", "embedding")
@@ -284,7 +285,9 @@ class TrainedCandidates:
             raise Interrupted
         failed = [each for each in table.results if each.status not in DONE]
         if failed:
-            raise RunError(f"{self.path}: {len(failed)} runs have failed ({failed[0].error}); see `expertp status`")
+            raise RunError(
+                f"{self.path}: {plural(len(failed), 'run')} failed ({failed[0].error}); see `expertp status`"
+            )
         self._known |= {arm.hps: _outcome(table, arm) for arm in table.arms if arm.hps not in self._known}
 
     def _with_earlier(self) -> StudySpec:

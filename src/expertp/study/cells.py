@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import get_args
 
 from pydantic import ValidationError
 
 from expertp.errors import InputError, did_you_mean
-from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec
+from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec, TrainSpec
 from expertp.study.spec import HP, HPS, ArmSpec, AxisSpec, JointSpec, RefinementSpec, StudySpec
 
 # Field of the base's hyperparameters that each grid sets.
@@ -190,9 +191,15 @@ def run_of(study: StudySpec, model: ModelSpec, hps: BaseHPs, seed: int) -> RunSp
         base=study.base,
         model=model,
         hps=hps,
-        train=study.train.replace(seed=seed),
+        train=_seeded(study.train, seed),
         allow_kappa_change=study.allow_kappa_change and model.kappa != study.base.kappa,
     )
+
+
+@lru_cache(maxsize=64)
+def _seeded(train: TrainSpec, seed: int) -> TrainSpec:
+    """Return the section `train` of runs with a seed; many runs share one."""
+    return train.replace(seed=seed)
 
 
 def _cells_on(study: StudySpec, axis: str) -> Iterator[Cell]:

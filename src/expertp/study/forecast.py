@@ -1,74 +1,83 @@
-"""Cost of a study on this machine: time from a few timed steps of each model, FLOPs and disk from its shape."""
+"""Training time of runs on this machine: a few timed steps where they fit into seconds, otherwise from FLOPs.
+
+torch is imported only where a model is timed.
+"""
+
+from __future__ import annotations
 
 import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from expertp.data import Dataset
 from expertp.spec import ModelSpec, RunSpec
-from expertp.training.loop import TrainingLoop, check_run, deterministic, resolve_device
 
-# Time after which no further model is timed; the times of the others are extrapolated by FLOPs.
-CALIBRATION_SECONDS = 20.0
+if TYPE_CHECKING:
+    from expertp.data import Dataset
+
+# Time for timing models. A model whose steps are expected to take longer than what is left is not timed.
+CALIBRATION_SECONDS = 5.0
 TIMED_STEPS = 3
-# Size of the files of a run (run.json, summary.json, tokenizer) and of its records.
-RUN_BYTES, RECORD_BYTES, RECORD_BYTES_PER_LAYER = 60_000, 220, 40
-# A checkpoint holds weights and two moments in float32; two checkpoints are kept during a run.
-CHECKPOINT_BYTES_PER_PARAMETER = 2 * 3 * 4
+# Speed of building and initializing a model, parameters per second; a cautious value for one thread.
+BUILD_SPEED = 2e7
+# Matrix products whose speed estimates the time of models that are not timed; training reaches a share of it.
+PRODUCT_SIZE, PRODUCT_SECONDS, PRODUCT_SHARE = 512, 0.1, 0.4
 
 
 @dataclass(frozen=True)
-class ModelCost:
-    """Number of runs of one model, and the training time of one of them on one worker."""
+class ModelTime:
+    """Number of runs of one model, and the training time of one of them on one worker.
+
+    `is_timed` says that steps of this model were timed; otherwise the time is an estimate from its FLOPs.
+    """
 
     model: ModelSpec
     runs: int
     seconds: float
+    is_timed: bool
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Cost of the missing runs of a study.
+    """Training time of runs: per model, small models first, and the wall-clock time of all with all workers."""
 
-    Args:
-        models: cost per model, small models first.
-        tokens: training tokens of all runs.
-        flops: FLOPs of all runs.
-        seconds: wall-clock time with all workers.
-        disk_bytes: disk space, with the checkpoints of runs that are being trained.
-    """
-
-    models: tuple[ModelCost, ...]
-    tokens: int
-    flops: float
+    models: tuple[ModelTime, ...]
     seconds: float
-    disk_bytes: int
+
+    @property
+    def basis(self) -> str:
+        """What the times are based on, in a few words."""
+        timed = sum(each.is_timed for each in self.models)
+        if timed == len(self.models):
+            return f"from {TIMED_STEPS} timed steps of each model"
+        if timed:
+            return f"from timed steps of {timed} of {len(self.models)} models, the others estimated from FLOPs"
+        return "estimated from FLOPs and the speed of matrix products, no step was timed"
 
 
 def forecast(
     runs: Sequence[RunSpec], dataset: Dataset, workers: int = 1, limit: float = CALIBRATION_SECONDS
 ) -> Forecast:
-    """Return the cost of runs with one thread per worker, after timing a few steps of each model.
+    """Return the training time of runs with one thread per worker.
 
     Args:
         runs: the runs to train.
         dataset: their data.
         workers: number of processes that share the runs.
-        limit: seconds after which no further model is timed.
+        limit: seconds for timing models. The models are timed from small to large while the steps of the next one are
+            expected to fit.
     """
     examples = {run.model: run for run in sorted(runs, key=lambda run: run.model.flops_per_token())}
     counts = Counter(run.model for run in runs)
-    seconds = with_all_models(_timed(list(examples.values()), dataset, limit), tuple(examples))
+    known, speed = _timed(list(examples.values()), dataset, limit)
+    seconds = with_all_models(known, tuple(examples)) or {
+        model: run.flops / speed * (1 + _evaluations_in_steps(run) / run.train.steps) for model, run in examples.items()
+    }
     return Forecast(
-        models=tuple(ModelCost(model, counts[model], seconds[model]) for model in examples),
-        tokens=sum(run.train.tokens for run in runs),
-        flops=float(sum(run.flops for run in runs)),
+        models=tuple(ModelTime(model, counts[model], seconds[model], model in known) for model in examples),
         seconds=sum(seconds[run.model] for run in runs) / workers,
-        disk_bytes=_disk_bytes(runs, workers),
     )
 
 
@@ -92,31 +101,57 @@ def with_all_models(known: Mapping[ModelSpec, float], models: Sequence[ModelSpec
     }
 
 
-def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> dict[ModelSpec, float]:
-    """Time runs until the limit is reached, at least the first."""
-    began, known = time.monotonic(), dict[ModelSpec, float]()
-    threads = torch.get_num_threads()
+def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> tuple[dict[ModelSpec, float], float]:
+    """Time steps of runs while they fit; return the seconds per run by model, and the expected FLOPs per second."""
+    import torch
+
+    from expertp.training.loop import check_run, resolve_device
+
+    threads, known = torch.get_num_threads(), dict[ModelSpec, float]()
     torch.set_num_threads(1)
     try:
         for run in examples:
-            if known and time.monotonic() - began > limit:
+            check_run(run, dataset, resolve_device(run.train))
+        speed = PRODUCT_SHARE * _product_speed(resolve_device(examples[0].train)) if examples else 1.0
+        ends_at = time.monotonic() + limit
+        for run in examples:
+            expected = (1 + TIMED_STEPS) * run.flops / run.train.steps / speed + run.model.counts().total / BUILD_SPEED
+            if time.monotonic() + expected > ends_at:
                 break
-            known[run.model] = _run_seconds(run, dataset)
+            step = _step_seconds(run, dataset)
+            known[run.model] = step * (run.train.steps + _evaluations_in_steps(run))
+            if step > 0:
+                speed = run.flops / run.train.steps / step
     finally:
         torch.set_num_threads(threads)
-    return known
+    return known, speed
 
 
-def _run_seconds(run: RunSpec, dataset: Dataset) -> float:
+def _product_speed(device: str) -> float:
+    """Return the FLOPs per second of float32 matrix products."""
+    import torch
+
+    left = torch.ones(PRODUCT_SIZE, PRODUCT_SIZE, device=device)
+    (left @ left).sum().item()  # the first product is slow
+    products, began = 0, time.monotonic()
+    while (passed := time.monotonic() - began) < PRODUCT_SECONDS:
+        (left @ left)[0, 0].item()
+        products += 1
+    return max(products, 1) * 2.0 * PRODUCT_SIZE**3 / passed
+
+
+def _step_seconds(run: RunSpec, dataset: Dataset) -> float:
+    """Return the median time of a training step."""
+    from expertp.training.loop import TrainingLoop, deterministic, resolve_device
+
     device, times = resolve_device(run.train), []
-    check_run(run, dataset, device)
     with deterministic(device):
         loop = TrainingLoop(run, dataset, device)
         for _ in range(1 + TIMED_STEPS):
             began = time.perf_counter()
             loop.step()  # returns loss and loads to the host, so the device has finished
             times.append(time.perf_counter() - began)
-    return statistics.median(times[1:]) * (run.train.steps + _evaluations_in_steps(run))
+    return statistics.median(times[1:])
 
 
 def _evaluations_in_steps(run: RunSpec) -> float:
@@ -126,12 +161,3 @@ def _evaluations_in_steps(run: RunSpec) -> float:
         return 0.0
     times = -(-train.steps // train.eval_every)
     return times * train.eval_tokens / train.batch_tokens / 3
-
-
-def _disk_bytes(runs: Sequence[RunSpec], workers: int) -> int:
-    records = sum(
-        run.train.steps // run.train.log_every * (RECORD_BYTES + RECORD_BYTES_PER_LAYER * run.model.n_layer)
-        for run in runs
-    )
-    largest = sorted((run.model.counts().total for run in runs), reverse=True)[:workers]
-    return records + RUN_BYTES * len(runs) + CHECKPOINT_BYTES_PER_PARAMETER * sum(largest)

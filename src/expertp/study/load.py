@@ -13,7 +13,8 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     """Read a study file.
 
     Args:
-        path: a YAML file with the sections of `StudySpec`; `expertp init` writes a commented one.
+        path: a YAML file with the sections of `StudySpec`; `expertp init` writes a commented one. The study.json of a
+            study's directory works too: the study as it was run, with all overrides.
         overrides: changes such as `train.steps=100` or `grids.log2_lr=[-8, -7]`.
 
     Returns:
@@ -24,7 +25,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudySpec:
     >>> study.name, tuple(study.axes), study.seeds
     ('first', ('width', 'depth', 'experts', 'alpha'), (0, 1))
     """
-    return _checked(load_spec(StudySpec, path, overrides), f"{path}:")
+    return _checked(load_spec(StudySpec, path, overrides, record="study"), f"{path}:")
 
 
 def build_study(tree: object, where: str) -> StudySpec:

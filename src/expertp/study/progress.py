@@ -14,7 +14,7 @@ from expertp.study.forecast import with_all_models
 from expertp.study.store import StudyDirectory
 from expertp.study.table import DONE, ENDED, CellResult, Result, unique_results
 
-STATUSES = ("finished", "diverged", "failed", "running", "unfinished", "missing")
+STATUSES = ("finished", "diverged", "failed", "damaged", "running", "unfinished", "missing")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class StudyProgress:
         models: progress by model and arm, in the study's order.
         running: what live workers are training.
         failed: results of the runs that have failed.
+        damaged: results of the runs whose files are damaged.
         share_done: share of the whole training time that is done, as far as it is known.
         seconds_left: time left on one worker; None until a run has ended or was timed.
     """
@@ -70,6 +71,7 @@ class StudyProgress:
     models: tuple[ModelProgress, ...]
     running: tuple[ActiveRun, ...]
     failed: tuple[Result, ...]
+    damaged: tuple[Result, ...]
     share_done: float
     seconds_left: float | None
 
@@ -113,6 +115,7 @@ class ProgressWatch:
             models=self._models(results.values()),
             running=running,
             failed=tuple(result for result in results.values() if result.status == "failed"),
+            damaged=tuple(result for result in results.values() if result.status == "damaged"),
             share_done=share,
             seconds_left=left,
         )

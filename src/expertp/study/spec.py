@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from expertp.spec import BaseHPs, Finite, ModelSpec, Ratio, Spec, TrainSpec
+from expertp.spec import BaseHPs, Finite, ModelSpec, Name, Ratio, Spec, TrainSpec
 
 HP = Literal["log2_lr", "log2_init_std"]
 HPS: tuple[HP, ...] = get_args(HP)
@@ -99,7 +99,7 @@ class StudySpec(Spec):
 
     earlier_names: ClassVar[Mapping[str, str]] = {"contrasts": "arms"}
 
-    name: str = Field(min_length=1, description="name of the study in reports")
+    name: Name = Field(description="name of the study in reports")
     base: ModelSpec = Field(description="the model that was tuned; every axis starts from it")
     hps: BaseHPs = Field(description="hyperparameters of the base: the centre of the grids")
     train: TrainSpec = Field(description="data, batch and horizon of every run; its seed is not used")
@@ -108,10 +108,10 @@ class StudySpec(Spec):
         description="`width` (n_embd), `depth` (n_layer), `experts` (n_exp at the base's n_act / n_exp), `alpha` "
         "(alpha_ffn), `fixed_topk` (n_exp at the base's n_act: the negative control)",
     )
-    joint: dict[str, JointSpec] = Field(default_factory=dict, description="axes along several dimensions, by name")
+    joint: dict[Name, JointSpec] = Field(default_factory=dict, description="axes along several dimensions, by name")
     grids: GridSpec = Field(description="learning rates and init stds")
     seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1, description="seeds of init and data order")
-    arms: dict[str, ArmSpec] = Field(
+    arms: dict[Name, ArmSpec] = Field(
         default_factory=dict, description="other rule sets or hyperparameters to compare with, by name"
     )
     verdict: VerdictSpec | None = Field(default_factory=VerdictSpec, description="thresholds; null: no verdict")

@@ -1,10 +1,12 @@
-"""The directory of a study: the only module that knows its file names.
+"""The directory of a study: the only module that knows its file names. Reading it needs no torch.
 
 study.json    the study, the hash of its data, its device and the directory of its runs
 runs/NAME/    one directory per run, as `expertp train` leaves it; several studies may share one directory of runs
 failures/     IDENTITY.json: the error of a run that failed
 workers/      PID.json: the run that a worker is training; NUMBER.log: the worker's output
 results.csv   one row per run
+
+A damaged file of one run is the status of that run, and files that the program did not write are ignored.
 """
 
 from __future__ import annotations
@@ -14,27 +16,28 @@ import io
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
-
-from pydantic import TypeAdapter
+from typing import Any, Literal
 
 from expertp.config import OPERATIONAL, run_id
-from expertp.data import check_vocab, open_dataset
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError, shown
 from expertp.spec import RunSpec
 from expertp.study.cells import SIZE_FIELDS, Cell, axis_names, expand, unique_runs
 from expertp.study.load import build_study
 from expertp.study.spec import RefinementSpec, StudySpec
 from expertp.study.table import ENDED, Result, StudyTable
-from expertp.training.loop import plan_run, resolve_device, resolved
 from expertp.training.records import StepMetrics
-from expertp.training.store import RunDirectory, read_run
-from expertp.util.files import move_into_place, write_atomically, write_durably
+from expertp.training.resolution import plan_run, resolved
+from expertp.training.store import RunDirectory, has_other_files, read_run
+from expertp.util.files import remove_leftovers, write_among_others
+from expertp.util.machine import host, lives
+from expertp.util.records import Count, loops_are_damage, read_record, write_record
 
 FORMAT = 1
 # Sections that all runs of a study share. A study that differs in one of them is another study; axes, grids and seeds
@@ -42,8 +45,10 @@ FORMAT = 1
 SHARED = ("base", "hps", "train")
 NOT_SHARED = {*OPERATIONAL["train"], "seed"}
 FOLDERS = ("failures", "workers")
-# Directory of the runs, unless studies share one.
+# Directory of the runs, unless studies share one: a name, or a name beside the study or beside its parent.
 OWN_RUNS = "runs"
+RUNS_FOLDER = re.compile(r"(\.\./){0,2}[A-Za-z0-9_][A-Za-z0-9_.-]*")
+PID_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
 # Number of failures after which a run is not tried again.
 TRIES = 2
 # Numbers of a run's summary that a result repeats.
@@ -61,7 +66,27 @@ class Failure:
     """failures/IDENTITY.json: the last error of a run, and the number of failures."""
 
     error: str = ""
-    tries: int = 0
+    tries: Count = 0
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """workers/PID.json: the run that a process is training, and the machine of the process."""
+
+    identity: str
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """study.json; the tree of the study is checked by `build_study`. Earlier versions wrote `cells` for `runs`."""
+
+    study: dict[str, Any]
+    data_hash: str
+    device: Literal["cpu", "cuda"]
+    runs: str | None = None
+    cells: str | None = None
+    format: Count = FORMAT
 
 
 @dataclass(frozen=True)
@@ -92,16 +117,30 @@ class StudyDirectory:
     def directory(self, identity: str) -> RunDirectory | None:
         """Return a run's directory, or None if the run has not started."""
         place = self.place(identity)
-        return read_run(place) if (place / "run.json").exists() else None
+        remedy = f"restore it, or remove {place} to train the run again"
+        with loops_are_damage(place, remedy):
+            has_others = has_other_files(place)  # asked first: a worker may write run.json meanwhile
+        if not (place / "run.json").exists():
+            if has_others:
+                raise DamagedError(f"{place}/run.json: missing, but the place has files; {remedy}")
+            return None
+        directory = read_run(place)
+        if directory.identity != identity:
+            raise DamagedError(f"{place}/run.json: damaged (it belongs to another run); {remedy}")
+        return directory
 
     def result(self, identity: str) -> Result:
-        """Return the result of a run as it is now."""
-        run, directory = self.runs[identity], self.directory(identity)
-        summary = directory.summary() if directory else None
-        if summary is not None and summary.status != "stopped":
-            return Result(run, identity, summary.status, **{name: getattr(summary, name) for name in NUMBERS})
-        if error := self.failure(identity):
-            return Result(run, identity, "failed", error=error)
+        """Return the result of a run as it is now; its status is `damaged` if a file of the run is."""
+        run = self.runs[identity]
+        try:
+            directory = self.directory(identity)
+            summary = directory.summary() if directory else None
+            if summary is not None and summary.status != "stopped":
+                return Result(run, identity, summary.status, **{name: getattr(summary, name) for name in NUMBERS})
+            if error := self.failure(identity):
+                return Result(run, identity, "failed", error=error)
+        except DamagedError as error:
+            return Result(run, identity, "damaged", error=str(error))
         return Result(run, identity, "unfinished" if directory else "missing")
 
     def results(self) -> list[Result]:
@@ -109,19 +148,26 @@ class StudyDirectory:
         return [self.result(identity) for identity in self.runs]
 
     def table(self, thin: Thin = lambda records: records) -> StudyTable:
-        """Return all cells with their results as they are now; `thin` selects from the records of each run."""
+        """Return all cells with their results as they are now; `thin` selects from the records of each run.
+
+        Damaged records are left out with a warning.
+        """
 
         @cache
         def read_records(identity: str) -> Sequence[StepMetrics]:
-            run = self.directory(identity)
-            return thin(run.metrics()) if run else ()
+            try:
+                run = self.directory(identity)
+                return thin(run.metrics()) if run else ()
+            except DamagedError as error:
+                warnings.warn(str(error), stacklevel=2)
+                return ()
 
         return StudyTable.join(self.study, self.results(), read_records)
 
     def note_failure(self, identity: str, error: str) -> None:
         """Record that a run has failed, and why."""
         failure = Failure(error, self._failure(identity).tries + 1)
-        write_atomically(self.path / "failures" / f"{identity}.json", json.dumps(asdict(failure)).encode())
+        write_record(self._failure_path(identity), asdict(failure))
 
     def failure(self, identity: str) -> str:
         """Return the error of a run that has failed too often to be tried again, or an empty string."""
@@ -129,16 +175,21 @@ class StudyDirectory:
         return failure.error if failure.tries >= TRIES else ""
 
     def _failure(self, identity: str) -> Failure:
+        path = self._failure_path(identity)
         try:
-            text = (self.path / "failures" / f"{identity}.json").read_bytes()
+            return read_record(path, Failure, f"remove {path} to let the run be tried again")
         except FileNotFoundError:
             return Failure()
-        return TypeAdapter(Failure).validate_json(text)
+
+    def _failure_path(self, identity: str) -> Path:
+        return self.path / "failures" / f"{identity}.json"
 
     def forget_failures(self) -> None:
-        """Let every failed run be tried again."""
-        for path in (self.path / "failures").glob("*.json"):
-            path.unlink(missing_ok=True)
+        """Let every failed run be tried again; a damaged record stays."""
+        for identity in self.runs:
+            with suppress(DamagedError):
+                self._failure(identity)
+                self._failure_path(identity).unlink(missing_ok=True)
 
     def has_ended(self) -> bool:
         """Return whether nothing is left to train."""
@@ -153,7 +204,7 @@ class StudyDirectory:
     def at_work(self, identity: str) -> Iterator[None]:
         """Record which run this process is training, so that a killed worker's run can be identified."""
         path = self.path / "workers" / f"{os.getpid()}.json"
-        write_atomically(path, json.dumps({"identity": identity}).encode())
+        write_among_others(path, json.dumps(asdict(WorkerRecord(identity, host()))).encode())
         try:
             yield
         finally:
@@ -161,36 +212,43 @@ class StudyDirectory:
 
     def was_at(self, pid: int) -> str | None:
         """Return the run that a process was training when it ended, and remove the record."""
-        identity = self._at(pid)
+        worker = self._at(pid)
+        if worker is None:
+            return None
         (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
-        return identity
+        return worker.identity
 
     def running(self) -> dict[int, str]:
         """Return the identity of the run that each live worker of this machine is training, by process."""
-        pids = [int(path.stem) for path in (self.path / "workers").glob("*.json")]
-        at = {pid: self._at(pid) for pid in pids if _lives(pid)}
-        return {pid: identity for pid, identity in at.items() if identity in self.runs}
+        at = {pid: self._at(pid) for pid in self._pids() if lives(pid)}
+        return {pid: each.identity for pid, each in at.items() if each is not None and each.identity in self.runs}
 
-    def _at(self, pid: int) -> str | None:
+    def forget_dead_workers(self) -> None:
+        """Remove what workers and sweeps of this machine left when they were killed: records and temporary files."""
+        for folder in (self.path, self.path / "workers"):
+            remove_leftovers(folder)
+        for pid in self._pids():
+            worker = self._at(pid)
+            if worker is not None and worker.host == host() and not lives(pid):
+                (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
+
+    def _pids(self) -> list[int]:
+        return [int(path.stem) for path in (self.path / "workers").glob("*.json") if PID_FILE.fullmatch(path.name)]
+
+    def _at(self, pid: int) -> WorkerRecord | None:
         try:
-            note = (self.path / "workers" / f"{pid}.json").read_text(encoding="utf-8")
-        except FileNotFoundError:  # the worker has just finished the run
+            return read_record(self.path / "workers" / f"{pid}.json", WorkerRecord, "remove it")
+        except (FileNotFoundError, DamagedError):  # the worker has just finished the run, or no worker wrote the file
             return None
-        identity: str = json.loads(note)["identity"]
-        return identity
 
     def step_of(self, identity: str) -> int:
         """Return the last step in a run's records; 0 without records."""
-        run = self.directory(identity)
-        records = run.metrics() if run else []
+        try:
+            run = self.directory(identity)
+            records = run.metrics() if run else []
+        except DamagedError:
+            return 0
         return records[-1].step if records else 0
-
-    def changed_at(self) -> int:
-        """Return the time in nanoseconds at which the newest of the files that a report reads was written."""
-        beside = ("coordcheck*/coordcheck.json", "theory/compare.json")
-        found = [path for pattern in ("study.json", "failures/*.json", *beside) for path in self.path.glob(pattern)]
-        found += (self.path / self.runs_folder).glob("*/summary.json")
-        return max(path.stat().st_mtime_ns for path in found)
 
     def write_results(self) -> list[Result]:
         """Write results.csv, one row per run in the order of `runs`, and return the results."""
@@ -201,7 +259,7 @@ class StudyDirectory:
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_row(result, ";".join(arms[result.run])) for result in results)
-        _write_among_others(self.path / "results.csv", text.getvalue().encode())
+        write_among_others(self.path / "results.csv", text.getvalue().encode())
         return results
 
 
@@ -231,7 +289,8 @@ def open_study(path: str | Path, study: StudySpec, runs_folder: str | None = Non
             they have in common. Default: that of the existing study, or `runs` for a new one.
     """
     directory = preview_study(path, study, runs_folder)
-    directory.path.mkdir(parents=True, exist_ok=True)
+    for folder in (directory.runs_folder, *FOLDERS):
+        (directory.path / folder).mkdir(parents=True, exist_ok=True)
     record = {
         "format": FORMAT,
         "data_hash": directory.data_hash,
@@ -240,15 +299,16 @@ def open_study(path: str | Path, study: StudySpec, runs_folder: str | None = Non
         "study": directory.study.to_dict(),
     }
     text, place = json.dumps(record, indent=2).encode(), directory.path / "study.json"
-    if not place.exists() or place.read_bytes() != text:  # an unchanged file keeps its modification time
-        _write_among_others(place, text)
-    for folder in (directory.runs_folder, *FOLDERS):
-        (directory.path / folder).mkdir(exist_ok=True)
+    if not place.exists() or place.read_bytes() != text:
+        write_among_others(place, text)
     return directory
 
 
 def preview_study(path: str | Path, study: StudySpec, runs_folder: str | None = None) -> StudyDirectory:
     """Return what `open_study` returns, with the same errors, but write nothing."""
+    from expertp.data import check_vocab, open_dataset
+    from expertp.training.loop import resolve_device
+
     path, device = Path(path), resolve_device(study.train)
     dataset = open_dataset(study.train.data)
     check_vocab(dataset, study.base.vocab_size)
@@ -265,9 +325,9 @@ def preview_study(path: str | Path, study: StudySpec, runs_folder: str | None = 
         runs_folder, study = before.runs_folder, _with_refinements(study, before.study.refinements)
         if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys()):
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
-    elif path.exists() and any(entry.name not in (OWN_RUNS, *FOLDERS) for entry in path.iterdir()):
+    elif path.exists() and any(path.iterdir()) and not any((path / name).is_dir() for name in (OWN_RUNS, *FOLDERS)):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
-    return StudyDirectory(path, study, data_hash, device, runs_folder or OWN_RUNS)
+    return StudyDirectory(path, study, data_hash, device, _checked_folder(runs_folder or OWN_RUNS, path))
 
 
 def _check_same_study(before: StudyDirectory, study: StudySpec, data_hash: str, device: str) -> None:
@@ -298,17 +358,24 @@ def _with_refinements(study: StudySpec, found: tuple[RefinementSpec, ...]) -> St
 def read_study(path: str | Path) -> StudyDirectory:
     """Return the study in a directory."""
     path = Path(path)
+    remedy = "restore it, or remove it and run `expertp sweep` with the study file again"
     try:
-        record = json.loads((path / "study.json").read_text(encoding="utf-8"))
-        tree, data_hash, device = record["study"], record["data_hash"], record["device"]
-        runs_folder = record.get("runs") or record.get("cells", OWN_RUNS)  # earlier versions wrote `cells`
+        record = read_record(path / "study.json", StudyRecord, remedy)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
-    except (ValueError, KeyError, TypeError):
+    runs_folder = _checked_folder(record.runs or record.cells or OWN_RUNS, path)
+    study = build_study(record.study, f"{path}/study.json:")
+    return StudyDirectory(path, study, record.data_hash, record.device, runs_folder)
+
+
+def _checked_folder(runs_folder: str, path: Path) -> str:
+    """Return the directory of a study's runs if it is one that the program writes."""
+    if not RUNS_FOLDER.fullmatch(runs_folder):
         raise InputError(
-            f"{path}/study.json: damaged; remove it and run `expertp sweep` with the study file again"
-        ) from None
-    return StudyDirectory(path, build_study(tree, f"{path}/study.json:"), data_hash, device, runs_folder)
+            f"{path}/study.json: runs: {shown(runs_folder)} is not a place for runs; give a name such as {OWN_RUNS}, "
+            f"or ../../{OWN_RUNS} for a directory that studies share"
+        )
+    return runs_folder
 
 
 def _slug(run: RunSpec) -> str:
@@ -316,21 +383,3 @@ def _slug(run: RunSpec) -> str:
     model, hps = run.model, run.hps
     size = f"n{model.n_embd}-l{model.n_layer}-e{model.n_exp}a{model.n_act}-x{model.alpha_ffn:g}"
     return f"{hps.rules}-{size}-lr{hps.lr:.3g}-init{hps.init_std:.3g}-seed{run.train.seed}"
-
-
-def _write_among_others(path: Path, content: bytes) -> None:
-    """Write a file atomically, under a temporary name per process: several sweeps may write it at once."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write_durably(temporary, content)
-    move_into_place(temporary, path)
-
-
-def _lives(pid: int) -> bool:
-    """Return whether a process of this machine exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it belongs to another user
-        pass
-    return True

@@ -12,16 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from expertp.errors import BusyError
+from expertp.errors import BusyError, InputError, RunError, one_line
 from expertp.study.executors.local import LocalExecutor
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory, open_study
 from expertp.study.table import DONE, ENDED, StudyTable
 from expertp.training.train import train
-from expertp.util.machine import release_memory, usable_cores
+from expertp.util.files import not_writable, stopping_on_full_disk
+from expertp.util.machine import is_out_of_memory, release_memory, usable_cores
 
 # How long a worker waits when other workers hold all runs that are left.
 WAIT_SECONDS = 1.0
+OUT_OF_MEMORY = "out of memory; use a smaller model, a smaller train.micro_batch or fewer workers"
 
 
 @runtime_checkable
@@ -96,26 +98,30 @@ def sweep(
         should_stop: called often; when it returns True, runs are saved and continue at the next call.
         tick: called often, to show progress.
     """
-    directory.forget_failures()
-    if not directory.has_ended():
-        executor.run_workers(directory, should_stop, tick)
-    for result in directory.write_results():  # a worker that was killed at its last moment leaves checkpoints
-        if result.status in DONE and not directory.study.keep_checkpoints:
-            directory.drop_checkpoints(result.identity)
+    with stopping_on_full_disk(directory.path):
+        directory.forget_failures()
+        directory.forget_dead_workers()
+        if not directory.has_ended():
+            executor.run_workers(directory, should_stop, tick)
+        for result in directory.write_results():  # a worker that was killed at its last moment leaves checkpoints
+            if result.status in DONE and not directory.study.keep_checkpoints:
+                directory.drop_checkpoints(result.identity)
     return directory.table()
 
 
 def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
     """Train missing runs until all have ended or `should_stop` returns True.
 
-    A run that another worker holds is skipped and looked at again later: that worker may be killed.
+    A run that another worker holds is skipped and looked at again later: that worker may be killed. A full disk stops
+    the worker with a `FullDiskError`: it is not the failure of a run.
     """
     left = list(directory.runs)
-    while left and not should_stop():
-        left = [identity for identity in left if directory.result(identity).status not in ENDED]
-        has_worked = [_try_one(directory, identity, should_stop) for identity in left if not should_stop()]
-        if left and not any(has_worked):
-            time.sleep(WAIT_SECONDS)
+    with stopping_on_full_disk(directory.path):
+        while left and not should_stop():
+            left = [identity for identity in left if directory.result(identity).status not in ENDED]
+            has_worked = [_try_one(directory, identity, should_stop) for identity in left if not should_stop()]
+            if left and not any(has_worked):
+                time.sleep(WAIT_SECONDS)
 
 
 def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[], bool]) -> bool:
@@ -130,6 +136,13 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
     except BusyError:
         return False
     except Exception as error:  # a run that fails must not stop the others
-        directory.note_failure(identity, f"{type(error).__name__}: {error}")
+        if not_writable(error) is not None:
+            raise
+        directory.note_failure(identity, OUT_OF_MEMORY if is_out_of_memory(error) else _described(error))
     release_memory()
     return True
+
+
+def _described(error: Exception) -> str:
+    """Return an error as one line; the messages of expertp's own errors need no name."""
+    return one_line(str(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}")

@@ -13,10 +13,10 @@ from expertp.study.cells import Arm, Cell, Size, arms, axis_names, expand, own_a
 from expertp.study.spec import HP, StudySpec
 from expertp.training.records import StepMetrics
 
-ResultStatus = Literal["finished", "diverged", "failed", "unfinished", "missing"]
+ResultStatus = Literal["finished", "diverged", "failed", "damaged", "unfinished", "missing"]
 # Runs with one of these statuses have all their records; runs with one of ENDED are not trained any further.
 DONE = ("finished", "diverged")
-ENDED = (*DONE, "failed")
+ENDED = (*DONE, "failed", "damaged")
 
 
 @dataclass(frozen=True)

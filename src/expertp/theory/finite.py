@@ -1,14 +1,14 @@
 """Finite networks trained by full-batch gradient descent, many seeds at once: updates by hand, and by autograd.
 
     h^0     = D^{-1/2} W0 x                        h_k^l = N^{-1/2} W1_k h^l            p_k^l = N^{-1} r_k . h^l
-    h^{l+1} = h^l + sqrt(N)/(L Ne E) sum_k sigma_k W2_k phi(h_k^l)                      f = w . h^L / (gamma0 N)
+    h^{l+1} = h^l + sqrt(N)/(L n_hid E) sum_k sigma_k W2_k phi(h_k^l)                      f = w . h^L / (gamma0 N)
 
-    g^L = w;   z_k = N^{-1/2} W2_k^T g^{l+1};   g_k = phi'(h_k) z_k;   A_k = z_k . phi(h_k) / Ne
-    g^l = g^{l+1} + sqrt(N)/(L Ne E) sum_k sigma_k W1_k^T g_k + (L E)^{-1} sum_k sigma'_k A_k r_k
+    g^L = w;   z_k = N^{-1/2} W2_k^T g^{l+1};   g_k = phi'(h_k) z_k;   A_k = z_k . phi(h_k) / n_hid
+    g^l = g^{l+1} + sqrt(N)/(L n_hid E) sum_k sigma_k W1_k^T g_k + (L E)^{-1} sum_k sigma'_k A_k r_k
 
-    theta -= eta * multiplier * gradient;   W0, w: gamma0^2 N;   W1, W2: gamma0^2 L Ne E;   r: gamma0^2 N L E
+    theta -= eta * multiplier * gradient;   W0, w: gamma0^2 N;   W1, W2: gamma0^2 L n_hid E;   r: gamma0^2 N L E
 
-Shapes: S seed, L layer, E expert, M neuron of an expert (n_hid of them, Ne in formulas), N neuron of the stream,
+Shapes: S seed, L layer, E expert, M neuron of an expert (n_hid of them), N neuron of the stream,
 D input, P datum, T step.
 """
 
@@ -33,6 +33,10 @@ Frame = Literal["gaussian", "orthonormal"]
 Biases = Literal["drawn", "stratified"]
 
 
+# A size law may be asked about networks that nobody can train.
+LARGEST_NETWORK = 10**12
+
+
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Size:
     """Size of a network: stream width N, experts per layer E, neurons per expert n_hid.
@@ -41,9 +45,9 @@ class Size:
     'N 64, E 32, n_hid 16'
     """
 
-    N: Annotated[int, Field(ge=1)]
-    E: Annotated[int, Field(ge=1)]
-    n_hid: Annotated[int, Field(ge=1)]
+    N: Annotated[int, Field(ge=1, le=LARGEST_NETWORK)]
+    E: Annotated[int, Field(ge=1, le=LARGEST_NETWORK)]
+    n_hid: Annotated[int, Field(ge=1, le=LARGEST_NETWORK)]
 
     def __str__(self) -> str:
         return f"N {self.N}, E {self.E}, n_hid {self.n_hid}"

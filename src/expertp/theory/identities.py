@@ -2,18 +2,18 @@
 
 With S = S_{s<t} the sum over earlier steps s and data x', and W(0) the initial weights:
 
-    h^{l+1} = h^l + L^{-1} [chibar + c S Delta M_phi g^{l+1}],    chibar = sqrt(N)/(Ne E) sum_k sigma_k W2_k(0) phi(h_k)
+    h^{l+1} = h^l + L^{-1} [chibar + c S Delta M_phi g^{l+1}], chibar = sqrt(N)/(n_hid E) sum_k sigma_k W2_k(0) phi(h_k)
     h_k = chi_k + c S Delta sigma_k C_h g_k,                      chi_k = N^{-1/2} W1_k(0) h^l
     z_k = xi_k + c S Delta sigma_k C_g^{l+1} phi(h_k),            xi_k = N^{-1/2} W2_k(0)^T g^{l+1}
     A_k = {xi phi} + c S Delta sigma_k C_g^{l+1} C_phi_k
     p_k = N^{-1} r_k(0).h^l + c S Delta A_k sigma'_k C_h
     g^l = g^{l+1} + L^{-1} [xibar + c S Delta (M_g + M_AA) h^l]
-          with xibar = sqrt(N)/(Ne E) sum_k sigma_k W1_k(0)^T g_k + E^{-1} sum_k sigma'_k A_k r_k(0)
+          with xibar = sqrt(N)/(n_hid E) sum_k sigma_k W1_k(0)^T g_k + E^{-1} sum_k sigma'_k A_k r_k(0)
     f = w(0).h^L/(gamma0 N) + (eta/P) S Delta C_h^L
     g^L = w(0) + c S Delta h^L
     h^0 = W0(0) x/sqrt(D) + c S Delta K_x g^0
 
-< > is the mean over the stream, [ ] over experts, { } over the neurons of an expert (Ne = n_hid of them):
+< > is the mean over the stream, [ ] over experts, { } over the neurons of an expert (n_hid of them):
 
     C_h = <h h>, C_g = <g g>, C_phi_k = {phi phi}
     M_phi = [sigma sigma {phi phi}], M_g = [sigma sigma {g_k g_k}], M_AA = [sigma' sigma' A A]

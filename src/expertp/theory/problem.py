@@ -1,16 +1,17 @@
 """A theory problem: data, target, network and training.
 
 Names follow the paper: P data in D dimensions, T steps of full-batch gradient descent, L layers, sparsity kappa. The
-number of neurons per expert is `n_hid` in code and Ne in formulas. The loss is sum (y - f)^2 / 2P.
+number of neurons per expert is `n_hid`; the paper writes N_e. The loss is sum (y - f)^2 / 2P.
 
 Shapes: P datum, D input dimension.
 """
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,10 +20,12 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from expertp.errors import InputError
-from expertp.spec import Finite, Ratio, Spec
+from expertp.spec import Finite, Name, Ratio, Spec
 from expertp.theory.activations import ACTIVATIONS, Activation
 
 Gate = Literal["soft", "soft0", "hard"]
+# A larger network or data set does not fit into any memory.
+LARGEST = 1_000_000
 # A polynomial with more terms takes longer to evaluate than a network to train.
 MOST_TERMS = 100_000
 
@@ -40,25 +43,27 @@ class Problem(Spec):
     (0.1, 0.25)
     """
 
-    name: str = Field("problem", min_length=1, description="name in figures and tables")
+    path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"data": ("gaussian",)}
+
+    name: Name = Field("problem", description="name in figures and tables")
     data: str = Field("gaussian", min_length=1, description="`gaussian`, or a .csv file with one datum per row")
     target: Literal["multi_index", "last_column"] = Field(
         "multi_index", description="random polynomial of a few directions, or the last column of the file"
     )
-    P: int = Field(20, ge=1, description="number of data; a file contributes its first P rows")
-    D: int = Field(20, ge=1, description="dimension of the data")
+    P: int = Field(20, ge=1, le=LARGEST, description="number of data; a file contributes its first P rows")
+    D: int = Field(20, ge=1, le=LARGEST, description="dimension of the data")
     degree: int = Field(4, ge=1, le=8, description="degree of the polynomial")
-    indices: int = Field(3, ge=1, description="number of directions the polynomial depends on")
+    indices: int = Field(3, ge=1, le=LARGEST, description="number of directions the polynomial depends on")
     data_seed: int = Field(0, ge=0, description="seed of data and polynomial")
 
-    T: int = Field(40, ge=1, description="steps; f and loss are recorded before each step")
+    T: int = Field(40, ge=1, le=LARGEST, description="steps; f and loss are recorded before each step")
     eta: Finite = Field(0.2, gt=0, description="learning rate")
     gamma0: Finite = Field(2.0, gt=0, description="strength of feature learning; the kernel is static as gamma0 -> 0")
     optimizer: Literal["gd", "adam"] = Field("gd", description="full-batch gradient descent; adam is refused")
     readout: Literal["linear", "elementwise"] = Field("linear", description="f = w.h / (gamma0 N)")
     train_embed: bool = Field(True, description="whether W0 is trained")
 
-    L: int = Field(2, ge=1, description="number of MoE layers")
+    L: int = Field(2, ge=1, le=LARGEST, description="number of MoE layers")
     phi: Literal["gelu", "tanh", "erf", "linear"] = Field("gelu", description="nonlinearity of the experts")
     gate: Gate = Field("soft", description="soft: s(p + b); soft0: s(p); hard: s(p) for the top kappa E by s(p) + b")
     kappa: Ratio = Field(1.0, gt=0, le=1, description="fraction of experts that a hard gate selects")

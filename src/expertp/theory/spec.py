@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from expertp.spec import Spec
 from expertp.theory.finite import Biases, Frame, Size
-from expertp.theory.problem import Problem
+from expertp.theory.problem import LARGEST, Problem
 from expertp.theory.sampling import Sampling, default_sampling
 
 
@@ -18,9 +18,13 @@ class SolverSpec(Spec):
         "auto", description="reduced: fast, exact at alpha_star = 0; kernel: any alpha_star, few data and steps"
     )
     infinite_depth: bool = Field(False, description="extrapolate f to infinite depth from L and 2 L")
-    nodes: int | None = Field(None, ge=1, description="number Q of values of b(0); hard gates need whole kappa * nodes")
-    neurons: int | None = Field(None, ge=1, description="neurons per node")
-    replicates: int = Field(4, ge=1, description="independent repetitions; their spread is the Monte-Carlo error")
+    nodes: int | None = Field(
+        None, ge=1, le=LARGEST, description="number Q of values of b(0); hard gates need whole kappa * nodes"
+    )
+    neurons: int | None = Field(None, ge=1, le=LARGEST, description="neurons per node")
+    replicates: int = Field(
+        4, ge=1, le=LARGEST, description="independent repetitions; their spread is the Monte-Carlo error"
+    )
     seed: int = Field(0, ge=0, description="seed of the first replicate")
 
     @property
@@ -48,7 +52,7 @@ class NetworksSpec(Spec):
         min_length=1,
         description="sizes of the networks: N (stream width), E (experts per layer), n_hid (neurons per expert)",
     )
-    seeds: int = Field(4, ge=1, description="networks per size")
+    seeds: int = Field(4, ge=1, le=LARGEST, description="networks per size")
     frame: Frame = Field("gaussian", description="orthonormal: the initial stream kernels equal those of the limit")
     biases: Biases = Field("drawn", description="stratified: the initial biases are quantiles of their distribution")
 

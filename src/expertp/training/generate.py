@@ -1,20 +1,24 @@
 """Sampling from a trained run, with the same logits and compute dtype as in training."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from expertp.data import Tokenizer, load_tokenizer
+from expertp.data import Tokenizer, TokenizerIdentity, load_tokenizer
 from expertp.data.tokenizers import load_gpt2
-from expertp.errors import InputError
+from expertp.errors import DamagedError, InputError
 from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype
-from expertp.training.loop import autocast, build_model, plan_run, resolve_dtype
-from expertp.training.store import RunDirectory, read_run
+from expertp.training.checkpoints import newest_weights
+from expertp.training.loop import autocast, build_model
+from expertp.training.resolution import plan_run, resolve_dtype
+from expertp.training.store import RunDirectory, TokenizerRecord, read_run
 
 
 class LoadedModel(NamedTuple):
@@ -28,19 +32,24 @@ class LoadedModel(NamedTuple):
 def load_model(out: str | Path) -> LoadedModel:
     """Return the model of a run with the weights of its newest checkpoint."""
     directory = read_run(out)
-    weights = directory.newest_weights()
+    weights = newest_weights(directory)
     if weights is None:
         raise InputError(f"{out}: has no checkpoint to sample from; train the run up to its first checkpoint")
     tokenizer = _tokenizer(directory)
     model = build_model(directory.run, plan_run(directory.run), "cpu")
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise DamagedError(
+            f"{out}/run.json: damaged (its model is not that of the weights); {directory.remedy}"
+        ) from None
     return LoadedModel(model.eval(), tokenizer, resolve_dtype(directory.run, "cpu"))
 
 
 def _tokenizer(directory: RunDirectory) -> Tokenizer:
     """Return the tokenizer of a run; nanoGPT and llm.c do not store it, so gpt2 is assumed for their data."""
     if directory.tokenizer is not None:
-        return load_tokenizer(directory.tokenizer, directory.path)
+        return load_tokenizer(_identity(directory.tokenizer, directory), directory.path)
     gpt2, rows = load_gpt2(), directory.run.model.vocab_size
     if rows < gpt2.vocab_size:
         raise InputError(
@@ -48,6 +57,13 @@ def _tokenizer(directory: RunDirectory) -> Tokenizer:
             "on data written by `expertp prepare`"
         )
     return gpt2
+
+
+def _identity(record: TokenizerRecord, directory: RunDirectory) -> TokenizerIdentity:
+    try:
+        return TypeAdapter(TokenizerIdentity).validate_python(asdict(record))
+    except ValidationError:
+        raise DamagedError(f"{directory.path}/run.json: damaged (unknown tokenizer); {directory.remedy}") from None
 
 
 @torch.no_grad()

@@ -21,10 +21,11 @@ from expertp.data import Dataset, check_vocab, eval_batches, train_batch
 from expertp.errors import InputError
 from expertp.model.experts import choose_backend
 from expertp.model.transformer import MoETransformer
-from expertp.plan import Plan, plan
+from expertp.plan import Plan
 from expertp.spec import Dtype, RunSpec, TrainSpec
 from expertp.training.balance import bias_update
 from expertp.training.optim import adamw, init_parameters, lr_factor, set_lr_factor
+from expertp.training.resolution import plan_run, resolve_dtype
 from expertp.util.machine import memory_bytes
 
 
@@ -41,11 +42,6 @@ class StepOutcome:
     diverged: bool
 
 
-def plan_run(run: RunSpec) -> Plan:
-    """Return the plan of a run."""
-    return plan(run.base, run.model, run.hps, steps=run.train.steps, allow_kappa_change=run.allow_kappa_change)
-
-
 def resolve_device(train: TrainSpec) -> str:
     """Return the device of a run: "cpu" or "cuda"."""
     if train.device == "cuda" and not torch.cuda.is_available():
@@ -53,23 +49,6 @@ def resolve_device(train: TrainSpec) -> str:
     if train.device != "auto":
         return train.device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def resolve_dtype(run: RunSpec, device: str) -> Dtype:
-    """Return the compute dtype: `auto` is bfloat16 on CUDA, and on CPU for matrices large enough to profit.
-
-    The rule is fixed, not timed, so that a run does not depend on the machine; docs/performance.md has measurements.
-    """
-    if run.train.dtype != "auto":
-        return run.train.dtype
-    if device == "cuda":
-        return "bfloat16"
-    return "bfloat16" if min(run.model.n_embd, run.model.n_hid) >= 256 else "float32"
-
-
-def resolved(run: RunSpec, device: str) -> RunSpec:
-    """Return the run with `dtype: auto` resolved, as it is recorded and hashed."""
-    return run.replace(train=run.train.replace(dtype=resolve_dtype(run, device)))
 
 
 def check_run(run: RunSpec, dataset: Dataset, device: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from expertp.errors import InputError, did_you_mean, shown
 from expertp.model.transformer import group_of
 from expertp.plan import Group, Plan
 from expertp.spec import TrainSpec
@@ -89,10 +90,15 @@ def set_lr_factor(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def _planned(plan: Plan, group_name: str, parameter_name: str) -> Group:
-    group = plan.groups[group_name]
+    group = plan.groups.get(group_name)
+    if group is None:
+        raise InputError(
+            f"parameter {shown(parameter_name)} is in group {shown(group_name)}, which is unknown; "
+            f"{did_you_mean(group_name, plan.groups)}"
+        )
     if group.lr is None:
-        raise ValueError(
-            f"parameter '{parameter_name}' is in group '{group_name}', which the plan does not have; "
+        raise InputError(
+            f"parameter {shown(parameter_name)} is in group {shown(group_name)}, which the plan does not have; "
             "plan the model that is trained"
         )
     return group

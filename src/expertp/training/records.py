@@ -11,11 +11,14 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from expertp.util.records import Count
 
 Status = Literal["finished", "diverged", "stopped"]
 # JSON has no NaN and no infinity: a number that is not finite is written as null and read as nan.
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 # Fields of `StepMetrics` that depend on the clock; all others are the same when a run is repeated.
 CLOCK_FIELDS = ("seconds", "tokens_per_second")
 
@@ -37,13 +40,13 @@ class StepMetrics:
         tokens_per_second: mean since the run was started or resumed.
     """
 
-    step: int
+    step: Count
     loss: Number
-    val_loss: float | None = None
+    val_loss: Finite | None = None
     lr_factor: Number = math.nan
-    tokens: int = 0
+    tokens: Count = 0
     max_load_deviation: tuple[float, ...] = ()
-    dead_experts: tuple[int, ...] = ()
+    dead_experts: tuple[Count, ...] = ()
     bias_range: tuple[float, ...] = ()
     seconds: Number = math.nan
     tokens_per_second: Number = math.nan
@@ -72,14 +75,14 @@ class RunResult:
     """How a run ended, or how far it was when it was stopped."""
 
     status: Status
-    step: int
-    steps: int
-    tokens: int
-    train_loss: float | None
-    val_loss: float | None
-    max_load_deviation: float | None
-    dead_experts: int | None
-    seconds: float
+    step: Count
+    steps: Count
+    tokens: Count
+    train_loss: Finite | None
+    val_loss: Finite | None
+    max_load_deviation: Finite | None
+    dead_experts: Count | None
+    seconds: Finite
 
     @property
     def has_ended(self) -> bool:

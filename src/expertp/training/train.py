@@ -14,9 +14,11 @@ from torch import Tensor
 from expertp.data import open_dataset
 from expertp.spec import RunSpec
 from expertp.training.balance import load_deviation
-from expertp.training.loop import StepOutcome, TrainingLoop, check_run, deterministic, resolve_device, resolved
+from expertp.training.checkpoints import Checkpoint, resume, save
+from expertp.training.loop import StepOutcome, TrainingLoop, check_run, deterministic, resolve_device
 from expertp.training.records import RunResult, Status, StepMetrics
-from expertp.training.store import Checkpoint, RunDirectory, open_run
+from expertp.training.resolution import resolved
+from expertp.training.store import RunDirectory, open_run
 from expertp.util.machine import processor_name
 
 METRICS_FLUSH_SECONDS = 5.0
@@ -143,20 +145,19 @@ class _RecordedRun:
         self._flush()
         if self.loop.steps_done == self.saved_step:
             return
-        self.directory.save_checkpoint(
-            Checkpoint(
-                step=self.loop.steps_done,
-                weights=self.loop.weights(),
-                optimizer=self.loop.optimizer_state(),
-                metrics_bytes=self.directory.metrics_path.stat().st_size,
-                seconds=self._seconds(),
-            )
+        checkpoint = Checkpoint(
+            step=self.loop.steps_done,
+            weights=self.loop.weights(),
+            optimizer=self.loop.optimizer_state(),
+            metrics_bytes=self.directory.metrics_path.stat().st_size,
+            seconds=self._seconds(),
         )
+        save(self.directory, checkpoint)
         self.saved_at, self.saved_step = time.monotonic(), self.loop.steps_done
 
     def _resume(self) -> float:
         """Restore the newest checkpoint, if any, and return the seconds spent so far."""
-        checkpoint = self.directory.resume()
+        checkpoint = resume(self.directory)
         if checkpoint is None:
             return 0.0
         self.loop.restore(checkpoint.step, checkpoint.weights, checkpoint.optimizer)

@@ -1,5 +1,6 @@
 """Files: atomic and durable writes, directory locks, hashes."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -7,10 +8,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from expertp.errors import BusyError
+from expertp.errors import BusyError, RunError
+from expertp.util.machine import host, lives
 
 # Attempts to lock a directory that another process removes at the same time.
 LOCK_ATTEMPTS = 20
+# Errors after which no file can be written in a directory.
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class FullDiskError(RunError):
+    """The disk is full or read-only."""
+
+
+@contextmanager
+def stopping_on_full_disk(directory: Path) -> Iterator[None]:
+    """Raise `FullDiskError` for errors that say that no file can be written."""
+    try:
+        yield
+    except FullDiskError:
+        raise
+    except Exception as error:
+        if (number := not_writable(error)) is None:
+            raise
+        what = "mount it writable" if number == errno.EROFS else "free some space"
+        raise FullDiskError(
+            f"{directory}: {os.strerror(number)}; {what} and run the same command again; it continues from the last "
+            "checkpoints"
+        ) from error
+
+
+def not_writable(error: BaseException) -> int | None:
+    """Return the number of the system's error if an error or its cause says that the disk is full or read-only.
+
+    >>> not_writable(OSError(errno.ENOSPC, "")) == errno.ENOSPC, not_writable(OSError(errno.EACCES, ""))
+    (True, None)
+    """
+    if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
+        return error.errno
+    return not_writable(error.__cause__) if error.__cause__ is not None else None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -18,6 +54,26 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary = temporary_name(path)
     write_durably(temporary, content)
     move_into_place(temporary, path)
+
+
+def write_among_others(path: Path, content: bytes) -> None:
+    """Write a file atomically, under a temporary name of this process: several processes may write it at once."""
+    temporary = path.with_name(f".{path.name}.{host()}.{os.getpid()}.tmp")
+    try:
+        write_durably(temporary, content)
+        move_into_place(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of `write_among_others` whose processes, of this machine, were killed."""
+    for path in folder.glob(f".*.{host()}.*.tmp"):
+        pid = path.name.split(".")[-2]
+        if pid.isdecimal() and not lives(int(pid)):
+            path.unlink(missing_ok=True)
 
 
 def write_durably(path: Path, content: bytes, mode: str = "wb") -> None:

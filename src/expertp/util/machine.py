@@ -1,6 +1,7 @@
 """Properties of this machine: processor, cores, memory."""
 
 import ctypes
+import errno
 import os
 import platform
 from pathlib import Path
@@ -33,6 +34,37 @@ def release_memory() -> None:
     trim(0)
 
 
+def host() -> str:
+    """Return the name of this machine."""
+    return platform.node()
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process of this machine exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it belongs to another user
+        pass
+    return True
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use; a scheduler may grant fewer than exist."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory could not be allocated.
+
+    On CPU, torch raises a plain RuntimeError with varying messages.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("a shape does not match"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in ("allocate", "Storage size"))

@@ -1,6 +1,6 @@
 """Figure: distance of networks to the limit over each of their dimensions, with fitted slopes and those of the paper.
 
-The paper's error law is 1/sqrt(N) + 1/sqrt(E) + 1/Ne + N/(Ne E L) + 1/L with Ne = n_hid, and the power -1/6 of the
+The paper's error law is 1/sqrt(N) + 1/sqrt(E) + 1/n_hid + N/(n_hid E L) + 1/L, and the power -1/6 of the
 number of parameters if networks grow as it recommends. The slope is flat if another dimension dominates the error.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from expertp.figures import style
-from expertp.figures.labels import minus
+from expertp.figures.labels import minus, seeds_label
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.figures.theory.sizes import FIELDS, size_label
@@ -95,7 +95,7 @@ def draw(figure: Figure, found: ErrorData) -> None:
         _draw_panel(ax, found.of(dimension), EXPONENTS[dimension])
     own = "" if math.isnan(found.mc_error) else style.percentage(float(f"{found.mc_error:.1g}"))
     own_error = f",\nMonte-Carlo error {own}" if own else ""
-    grid[0].set_ylabel(f"distance of f to the limit\n(rms, n = {found.n_seeds} seeds{own_error})")
+    grid[0].set_ylabel(f"distance of f to the limit\n(rms, {seeds_label([found.n_seeds])}{own_error})")
     errors = [error for line in found.lines for error in line.errors]
     grid[0].set_ylim(min(errors) / 1.15, max(errors) * 1.15)
     log_ticks(grid[0], percent=True)

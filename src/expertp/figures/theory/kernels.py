@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from expertp.figures.labels import seeds_label
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Figure
 from expertp.figures.theory.sizes import some_layers
@@ -100,7 +101,7 @@ def draw(figure: Figure, found: KernelsData) -> None:
     sides, steps = found.sides, found.steps
     labels = {"theory": "theory", "networks": f"networks (n = {found.n_seeds})"}
     if found.size:
-        labels["networks"] = f"{found.size}\n(n = {found.n_seeds} seeds)"
+        labels["networks"] = f"{found.size}\n({seeds_label([found.n_seeds])})"
     half = (steps[1] - steps[0] if len(steps) > 1 else 1) / 2
     ends = (steps[0] - half, steps[-1] + half)
     grid = figure.subplots(len(KERNELS) * len(sides), len(found.layers), squeeze=False, sharex=True, sharey=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from expertp.figures import style
-from expertp.figures.labels import thinned
+from expertp.figures.labels import seeds_label, thinned
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.figures.theory.sizes import FIELDS, THEORY_DASHES, size_handle, small_to_large, theory_handle
@@ -88,7 +88,7 @@ def draw(figure: Figure, found: LossData) -> None:
     style.percent_ticks(lower)
     lower.set_ylabel("difference\nto the limit")
     lower.set_xlabel("step")
-    labels = [f"{size} (n = {len(losses)} seeds)" for size, losses in found.networks.items()]
+    labels = [f"{size} ({seeds_label([len(losses)])})" for size, losses in found.networks.items()]
     handles = {label: size_handle(place, len(labels)) for place, label in enumerate(labels)}
     style.figure_legend(figure, {**handles, "limit": theory_handle()})
 

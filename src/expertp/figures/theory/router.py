@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from expertp.figures import style
+from expertp.figures.labels import seeds_label
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.figures.theory.sizes import FIELDS, THEORY_DASHES, size_handle, small_to_large, some_layers, theory_handle
@@ -23,8 +24,11 @@ from expertp.figures.theory.ticks import round_numbers
 from expertp.theory.compare import Comparison
 from expertp.theory.finite import Size
 from expertp.theory.trajectory import Trajectory
+from expertp.util.text import plural
 
 BINS = 60
+# Sizes with a number on their own base line.
+MOST_NUMBERED = 6
 # Fraction of the values outside the bins at either end; the tails are long and thin.
 BEYOND = 0.01
 # The theory is cut off at this multiple of the highest network histogram; a point mass has infinite density.
@@ -83,7 +87,7 @@ class LayerLaws(FigureData):
     def of(self) -> str:
         """Label of the horizontal axis."""
         what = "p − its mean over experts,\n" if self.is_centred else "p "
-        return f"{what}after {self.step} steps"
+        return f"{what}after {plural(self.step, 'step')}"
 
     def records(self) -> Iterator[Sequence[Value]]:
         """Return one row per size and bin."""
@@ -111,7 +115,7 @@ class RouterData(FigureData):
     @property
     def shape(self) -> tuple[float, float]:
         """Width and height of the figure, in panels."""
-        return max(2, len(self.layers)), 1.0 + 0.15 * len(self.layers[0].sizes)
+        return max(2, len(self.layers)), 1.0 + 0.2 * len(self.layers[0].sizes)
 
     @property
     def theory_label(self) -> str:
@@ -183,15 +187,17 @@ def draw(figure: Figure, found: RouterData) -> None:
         draw_laws(ax, laws)
         ax.set_xlabel(laws.of)
     grid[0].set_ylabel("density over experts and data")
-    labels = [f"{law.size} (n = {found.n_seeds} seeds)" for law in found.layers[0].sizes]
+    labels = [f"{law.size} ({seeds_label([found.n_seeds])})" for law in found.layers[0].sizes]
     handles = {label: size_handle(place, len(labels)) for place, label in enumerate(labels)}
     style.figure_legend(figure, {**handles, found.theory_label: theory_handle()})
 
 
 def draw_laws(ax: Axes, laws: LayerLaws) -> None:
     """Draw the histograms of a layer, one base line per size, with the smallest size on top."""
+    from matplotlib.ticker import MaxNLocator
+
     edges, top, of = np.asarray(laws.edges), laws.top, len(laws.sizes)
-    # One number above each base line shows the scale.
+    # A number above each base line shows the scale; with many sizes, above the first.
     number = max(round_numbers(top / 20, 0.75 * top))
     bases = [(of - 1 - place) * 1.15 * top for place in range(of)]
     for place, (law, base) in enumerate(zip(laws.sizes, bases, strict=True)):
@@ -203,7 +209,9 @@ def draw_laws(ax: Axes, laws: LayerLaws) -> None:
         peak = int(np.argmax(networks))
         ax.plot(edges[peak : peak + 2].mean(), networks[peak], color=colour, marker=style.marker(place), markersize=4.5)
         ax.stairs(theory, edges, baseline=base, color=style.INK, linewidth=1.1, linestyle=THEORY_DASHES)
-    ax.set_yticks([base + shown for base in bases for shown in (0.0, number)])
-    ax.set_yticklabels([text for _ in bases for text in ("0", f"{number:g}")])
+    numbered = bases if of <= MOST_NUMBERED else bases[:1]
+    ticks = dict.fromkeys(bases, "0") | {base + number: f"{number:g}" for base in numbered}
+    ax.set_yticks(list(ticks), list(ticks.values()))
+    ax.xaxis.set_major_locator(MaxNLocator(3))
     ax.set_ylim(0, bases[0] + 1.08 * top)
     ax.set_xlim(edges[0], edges[-1])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from expertp.figures import style
+from expertp.figures.labels import seeds_label
 from expertp.figures.save import Row
 from expertp.figures.style import Figure
 from expertp.figures.theory.loss import LossData, draw_losses, loss_data
@@ -88,5 +89,5 @@ def draw(figure: Figure, found: SoftRouterData) -> None:
     grid[0][0].set_ylabel("loss")
     grid[1][0].set_ylabel("density over experts and data")
     n_seeds = min(way.loss.n_seeds for way in found.ways)
-    label = f"theory: limit above, n_hid of the networks below; n = {n_seeds} seeds per size, orthonormal frame"
+    label = f"theory: limit above, n_hid of the networks below; {seeds_label([n_seeds])} per size, orthonormal frame"
     style.figure_legend(figure, {label: theory_handle()})

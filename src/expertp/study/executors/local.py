@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from expertp.errors import RunError
 from expertp.study.store import StudyDirectory
+from expertp.util.files import NOT_WRITABLE
 
 POLL_SECONDS = 0.2
 # Number of workers that may die outside of a run before the sweep gives up.
 MOST_DEATHS = 5
+# Exit codes of a worker that could write no file, by the number of the system's error.
+EXIT_NOT_WRITABLE = {number: 70 + place for place, number in enumerate(NOT_WRITABLE)}
 # Environment variables that set the number of threads of torch's libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -47,6 +50,8 @@ class LocalExecutor:
                     if code is None:
                         continue
                     del alive[number]
+                    for error in (each for each, expected in EXIT_NOT_WRITABLE.items() if code == expected):
+                        raise OSError(error, os.strerror(error))
                     if code == 0 and directory.has_ended():
                         continue
                     deaths += not self._blames_a_run(directory, process)

@@ -1,0 +1,48 @@
+"""The process in which commands are interrupted, and what they give without interruption."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash.scenarios import SCENARIOS
+from crash.server import Fault, Server
+from fuzz.templates import Templates, make_templates
+
+# Calls that were counted, and the result, of a command that is not interrupted.
+Whole = Callable[..., tuple[list[str], dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    return make_templates(tmp_path_factory.mktemp("templates"))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler for tests/crash/faults.c")
+    library = tmp_path_factory.mktemp("library") / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    with Server(library) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def whole(server: Server, templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def run(name: str, reads: bool = False) -> tuple[list[str], dict[str, Any]]:
+        scenario, root, log = SCENARIOS[name], folder / f"{name}-{reads}", folder / f"{name}-{reads}.log"
+        scenario.start(templates, root)
+        ended = server.run(scenario.argv, Fault(str(root), log=str(log), reads=reads), cwd=root)
+        assert ended.code in (0, 1), ended
+        return log.read_text().splitlines(), scenario.result(root)
+
+    return run

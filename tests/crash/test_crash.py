@@ -1,0 +1,146 @@
+"""Commands that are killed, signalled or denied a write continue as if nothing had happened.
+
+./test.sh tries some of the calls that write; `pytest -m slow tests/crash` tries all of them, with every fault, and 200
+kills. A call is one of open for writing, write, fsync, truncate, rename, unlink, rmdir, mkdir and chmod.
+"""
+
+import errno
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash.conftest import Whole
+from crash.scenarios import SCENARIOS, Scenario
+from crash.server import KILL, TEAR, Ended, Fault, Server
+from fuzz.templates import Templates
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+LONGEST_LINE = 300
+# Calls of each command that ./test.sh interrupts.
+QUICK = 6
+KILLS = {"train": 80, "prepare": 50, "sweep": 50, "report": 20}
+# Commands that take seconds, with the number of their calls that are tried.
+LONG = {"report": 8, "tune": 2}
+
+
+class Harness:
+    """Interrupts commands, runs them again, and compares with the uninterrupted command."""
+
+    def __init__(self, server: Server, templates: Templates, whole: Whole, folder: Path) -> None:
+        self.server, self.templates, self.whole, self.folder = server, templates, whole, folder
+        self.tried = 0
+
+    def interrupt(self, name: str, fault: dict[str, Any] | None, signals: Any = ()) -> Ended:
+        """Interrupt a fresh command, check what it says, and return how it ended."""
+        scenario, root = SCENARIOS[name], self.folder / str(self.tried)
+        self.tried += 1
+        scenario.start(self.templates, root)
+        armed = Fault(str(root), **fault) if fault is not None else None
+        ended = self.server.run(scenario.argv, armed, signals, cwd=root)
+        self._check_words(ended)
+        self._resume(scenario, root)
+        return ended
+
+    def deny_read(self, name: str, number: int, error: int) -> None:
+        """Let one file of a fresh command be unreadable."""
+        scenario, root = SCENARIOS[name], self.folder / str(self.tried)
+        self.tried += 1
+        scenario.start(self.templates, root)
+        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        ended = self.server.run(scenario.argv, Fault(str(root), number, error, reads=True), cwd=root)
+        self._check_words(ended)
+        went_on = any(path not in before for path in root.rglob("step-*/*"))
+        if ended.code not in (0, 1) and not went_on:
+            assert before == {path: path.read_bytes() for path in before}, ended
+        self._resume(scenario, root)
+
+    def _check_words(self, ended: Ended) -> None:
+        assert "Traceback" not in ended.err, ended.err
+        assert ended.code in (0, 1, 2, 130, 143, -signal.SIGKILL, -signal.SIGINT, -signal.SIGTERM), ended
+        lines = ended.error_lines
+        assert len(lines) <= 1, ended.err
+        assert all(len(line) <= LONGEST_LINE for line in lines), lines
+        if ended.code == 2:
+            assert lines, ended
+
+    def _resume(self, scenario: Scenario, root: Path) -> None:
+        ended = self.server.run(scenario.argv, cwd=root)
+        assert ended.code in (0, 1), ended
+        assert not ended.error_lines, ended.err
+        found, expected = scenario.result(root), self.whole(scenario.name)[1]
+        for key in expected.keys() | found.keys():
+            is_names = isinstance(found.get(key), set)
+            difference = found[key] ^ expected[key] if is_names else (found.get(key), expected.get(key))
+            assert found.get(key) == expected.get(key), (key, difference)
+
+
+@pytest.fixture
+def harness(server: Server, templates: Templates, whole: Whole, tmp_path: Path) -> Harness:
+    return Harness(server, templates, whole, tmp_path)
+
+
+def spread(calls: int, number: int, seed: int) -> list[int]:
+    """Return some of the calls, spread over all of them."""
+    start = random.Random(seed).random()
+    return sorted({int((place + start) * calls / number) for place in range(min(number, calls))})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["train", "prepare", "sweep"])
+def test_a_command_that_is_killed_at_a_write_continues(name: str, harness: Harness) -> None:
+    calls = harness.whole(name)[0]
+    for number in spread(len(calls), QUICK, seed=1):
+        for action in (KILL, TEAR):
+            harness.interrupt(name, {"number": number, "action": action})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["train", "prepare", "sweep"])
+def test_a_command_that_cannot_write_says_so_in_one_line_and_continues(name: str, harness: Harness) -> None:
+    calls = harness.whole(name)[0]
+    for place, number in enumerate(spread(len(calls), QUICK, seed=2)):
+        harness.interrupt(name, {"number": number, "action": ERRORS[place % 3]})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["train", "prepare", "sweep"])
+def test_a_command_that_gets_a_signal_continues(name: str, harness: Harness) -> None:
+    for place, delay in enumerate((0.05, 0.1, 0.2)):
+        number = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)[place]
+        harness.interrupt(name, None, ((delay, number),))
+        harness.interrupt(name, None, ((delay, signal.SIGINT), (delay + 0.002, signal.SIGINT)))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["resume", "prepare"])
+def test_a_file_that_cannot_be_read_is_not_damaged(name: str, harness: Harness) -> None:
+    """The command says so in one line, removes nothing, and continues when the file can be read again."""
+    calls = harness.whole(name, reads=True)[0]
+    for number in range(len(calls)):
+        harness.deny_read(name, number, (errno.EACCES, errno.EIO)[number % 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_write_is_killed_torn_and_denied_once(name: str, harness: Harness) -> None:
+    calls = harness.whole(name)[0]
+    actions = (KILL, errno.ENOSPC) if name in LONG else (KILL, TEAR, *ERRORS)
+    for number in spread(len(calls), LONG.get(name, len(calls)), seed=3):
+        for action in actions:
+            harness.interrupt(name, {"number": number, "action": action})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLS)
+def test_two_hundred_kills(name: str, harness: Harness) -> None:
+    rng, calls = random.Random(4), harness.whole(name)[0]
+    saves = [number for number, call in enumerate(calls) if "checkpoints/" in call]
+    for kill in range(KILLS[name]):
+        if saves and kill % 2:
+            harness.interrupt(name, {"number": rng.choice(saves), "action": rng.choice((KILL, TEAR))})
+        elif kill % 4 == 0:
+            harness.interrupt(name, {"number": rng.randrange(len(calls)), "action": KILL})
+        else:
+            harness.interrupt(name, None, ((rng.random() * 0.5, signal.SIGKILL),))

@@ -1,0 +1,160 @@
+"""Commands that pages and verbs print run as printed, in their order, in an empty directory.
+
+The quick versions of the tests make the starter files smaller and keep the command lines; `SMALLER` has what else they
+change. `pytest -m slow` does so for the pages of docs/, and runs README.md and the longer pages without changes.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from expertp.study.load import load_study
+
+ROOT = Path(__file__).parents[1]
+# What the quick versions replace in the starter files: patterns and their replacements.
+SMALLER_FILES = {
+    r" steps: \d+": " steps: 2", r"batch_tokens: \d+": "batch_tokens: 256", r"warmup_steps: \d+": "warmup_steps: 1",
+    r"eval_every: \d+": "eval_every: 2", r"eval_tokens: \d+": "eval_tokens: 256",
+    r"\[64, 128, 256\]": "[64, 128]", r"\[64, 256\]": "[64, 128]", r"\[2, 4, 8\]|\[2, 8\]": "[2, 4]",
+    r"\[4, 8, 16\]|\[4, 16\]": "[4, 8]", r"\[1, 2, 4\]|\[1, 4\]": "[1, 2]",
+    r"log2_lr: \[.*\]": "log2_lr: [-8, -7]", r"log2_init_std: \[.*\]": "log2_init_std: null",
+    r"seeds: \[0, 1, 2\]": "seeds: [0, 1]", r"^T: \d+": "T: 6", r"^P: \d+": "P: 5",
+}  # fmt: skip
+# What the quick versions replace in command lines: a small folder of text, less time.
+SMALLER = {
+    "prepare builtin": "prepare texts",
+    "--refine 30": "--refine 0.05",
+    "study.yaml --out studies/first/coordcheck": "study.yaml --steps 4 --out studies/first/coordcheck",
+    "study.yaml --out out/coordcheck": "study.yaml --steps 4 --out out/coordcheck",
+}
+# Commands that take minutes: the slow versions run them.
+LONG = (
+    "paper make fixed-topk",
+    "theory size",
+    "theory verify",
+    "theory soft-router",
+    "bench ",
+    "tune ",
+    "paper make transfer",
+    "paper all",
+    "paper page",
+)
+# A check or a verdict may fail at this scale.
+MAY_FAIL = {"coordcheck": (0, 1), "report": (0, 3)}
+
+Shell = Callable[[str], str]
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Run a line as a shell would in an empty directory; return its output."""
+    program = tmp_path / "bin/expertp"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m expertp.cli.main "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    (tmp_path / "work").mkdir()
+
+    def run(line: str) -> str:
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path / "work")
+        verb = re.findall(r"expertp (\w+)", line)[-1]
+        assert done.returncode in MAY_FAIL.get(verb, (0,)), f"{line}\n{done.stdout}{done.stderr}"
+        rules = [line for line in done.stdout.splitlines() if line and set(line) == {"-"}]  # as wide as their tables
+        assert all(len(line) <= 80 for line in rules), done.stdout
+        return done.stdout
+
+    return run
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return the commands in the code blocks of a page, without their comments."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    lines = [re.sub(r"\s+#.*", "", line) for language, block in blocks if not language for line in block.splitlines()]
+    return [line for line in lines if line.startswith("expertp ")]
+
+
+def make_smaller(folder: Path) -> None:
+    for path in folder.glob("*.yaml"):
+        text = path.read_text()
+        for pattern, replacement in SMALLER_FILES.items():
+            text = re.sub(pattern, replacement, text, flags=re.M)
+        path.write_text(text)
+
+
+def write_texts(folder: Path) -> None:
+    """Write about a megabyte of text."""
+    folder.mkdir()
+    for path in sorted(Path(subprocess.__file__).parent.glob("[a-d]*.py")):
+        (folder / path.name).write_bytes(path.read_bytes())
+
+
+def run_quickly(lines: list[str], work: Path, shell: Shell) -> int:
+    """Run commands with smaller starter files; return how many ran."""
+    write_texts(work / "texts")
+    ran = 0
+    for line in lines:
+        if any(long in line for long in LONG):
+            continue
+        small = line
+        for long, short in SMALLER.items():
+            small = small.replace(long, short)
+        shell(small)
+        ran += 1
+        if "expertp init" in line:
+            make_smaller(work / [*line.split(), "configs"][2])
+    return ran
+
+
+@pytest.mark.heavy
+def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path, shell: Shell) -> None:
+    assert run_quickly(commands_of(ROOT / "README.md"), tmp_path / "work", shell) >= 11
+    assert (tmp_path / "work/studies/first/report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["study", "training", "coordcheck", "theory", "paper"])
+def test_the_commands_of_a_page_run_in_their_order(name: str, tmp_path: Path, shell: Shell) -> None:
+    before = ["expertp init", "expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096"]
+    before += ["expertp prepare builtin --out prepared/builtin-1024 --tokenizer bpe --vocab-size 1024"]
+    needs = {"training": before[:2], "coordcheck": [before[0], before[2]], "theory": before[:1]}
+    lines = commands_of(ROOT / f"docs/{name}.md")
+    assert run_quickly([*needs.get(name, []), *lines], tmp_path / "work", shell) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README", "docs/study", "docs/training", "docs/coordcheck", "docs/theory"])
+def test_the_commands_of_a_page_run_as_printed(page: str, shell: Shell) -> None:
+    if page in ("docs/training", "docs/coordcheck", "docs/theory"):
+        for line in commands_of(ROOT / "README.md"):
+            if "init" in line or "prepare" in line:
+                shell(line.replace("init my-model", "init"))
+    for line in commands_of(ROOT / f"{page}.md"):
+        shell(line)
+
+
+@pytest.mark.heavy
+def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, shell: Shell) -> None:
+    demo = tmp_path / "work/my demo"
+    demo.mkdir()
+    (demo / "study.yaml").write_bytes((ROOT / "configs/demo.yaml").read_bytes())
+    make_smaller(demo)
+    text = (demo / "study.yaml").read_text()  # two axes are enough
+    text = re.sub(r"^  (experts|alpha): .*\n", "", text, flags=re.M).replace(
+        "[width, depth, experts, alpha]", "[width]"
+    )
+    (demo / "study.yaml").write_text(text)
+    assert load_study(demo / "study.yaml").train.steps == 2
+    printed = shell("expertp demo --out 'my demo'")
+    ran = re.findall(r"^\$ (expertp .*)$", printed, re.M)
+    suggested = re.findall(r"^(?:next:? +|  )(expertp .*)$", printed, re.M)
+    suggested += re.findall(r"^to decide .*?: (expertp .*) \(\d+ runs", printed, re.M)
+    assert [line.split()[1] for line in ran] == ["doctor", "plan", "prepare", "sweep", "coordcheck", "report"]
+    assert {line.split()[-1 if "refine" in line else 1] for line in suggested} >= {"init", "report", "1"}
+    for line in [*ran, *suggested]:
+        small = " train.steps=3 train.warmup_steps=1 train.eval_every=0" if "expertp train" in line else ""
+        shell(line.replace("--refine 1", "--refine 0.05") + small)
