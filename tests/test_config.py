@@ -12,9 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from expertp.config import build, load_base, load_run, load_target, read_yaml, run_id, split_overrides, to_yaml
+from expertp.config import build, load_base, load_run, load_target, run_id, split_overrides
 from expertp.errors import InputError
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
+from expertp.util.plain_yaml import read_yaml, to_yaml
 
 MODEL: dict[str, Any] = {"n_embd": 128, "n_layer": 2, "n_exp": 4, "n_act": 1, "context": 256}
 HPS: dict[str, Any] = {"lr": 0.01, "constants": {"router_lr": 0.5}}

@@ -16,13 +16,14 @@ from expertp.data import formats
 from expertp.errors import InputError
 from expertp.study import store as study_store
 from expertp.training import store as run_store
+from expertp.util import plain_yaml
 
 MOST_CASES = 2_000
 
 
 def yaml_is_not_bounded(patch: pytest.MonkeyPatch) -> None:
     """Lists as keys raise TypeError, tagged values KeyError, and aliases multiply values."""
-    patch.setattr(config._Loader, "_count", lambda *_: 1)
+    patch.setattr(plain_yaml._Loader, "_count", lambda *_: 1)
 
 
 def messages_are_printed_raw(patch: pytest.MonkeyPatch) -> None:
@@ -83,6 +84,11 @@ def test_a_defect_that_is_put_back_is_found(
         root.mkdir()
         case = make_case(f"{fuzz_seed}:proof:{number}", templates, root)
         if broken := violations(case, run_case(case, root)):
+            monkeypatch.undo()
+            again = tmp_path / "again"
+            again.mkdir()
+            case = make_case(f"{fuzz_seed}:proof:{number}", templates, again)
+            assert not violations(case, run_case(case, again)), "the case breaks the contract without the defect too"
             print(f"found by case {number + 1} ({case.kind}): {broken[0].splitlines()[-1][:200]}")
             return
         remove(root)

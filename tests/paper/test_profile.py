@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from expertp.config import build, read_yaml
+from expertp.config import build
 from expertp.errors import InputError
 from expertp.paper.catalogue import FINDINGS, STUDIES, find
 from expertp.paper.cost import cost, h100_hours
@@ -14,6 +14,7 @@ from expertp.spec import BaseHPs
 from expertp.study.cells import arm_hps, expand, sizes, swept_on, unique_runs
 from expertp.study.cost import cost_of_runs
 from expertp.study.load import load_study
+from expertp.util.plain_yaml import read_yaml
 
 CPU, PAPER = (load_profile(name) for name in ("cpu", "paper"))
 NAMES = [

@@ -5,9 +5,10 @@ import pytest
 import torch
 import yaml
 
-from expertp.config import build, read_yaml
+from expertp.config import build
 from expertp.errors import InputError
 from expertp.theory.problem import Problem, make_data
+from expertp.util.plain_yaml import read_yaml
 
 
 def made(**values):

@@ -11,12 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from expertp.cli.arguments import add_workers
-from expertp.config import to_yaml
 from expertp.errors import InputError
 from expertp.spec import Spec
 from expertp.study.cells import axis_names, sizes
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
+from expertp.util.plain_yaml import to_yaml
 
 EXAMPLES = """\
   expertp demo

@@ -10,9 +10,9 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from expertp.cli.text import command
 from expertp.errors import InputError
 from expertp.study.load import load_study
+from expertp.util.text import command
 
 EXAMPLES = """\
   expertp init

@@ -29,6 +29,7 @@ from expertp.data.shards import padded_vocab_size
 from expertp.data.sources import STANDARD_INPUT, find_corpus
 from expertp.data.tokenizers import KINDS
 from expertp.errors import one_line, printable
+from expertp.util.text import plural
 
 EXAMPLES = """\
   expertp prepare input.txt --out prepared/input --tokenizer bytes --val-fraction 0.1
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         def on_progress(progress: PrepareProgress) -> None:
             clock.update(progress)
             counts = ((progress.documents, "document"), (progress.tokens, "token"))
-            reporter.update(progress.bytes_read, ", ".join(starmap(_counted, counts)))
+            reporter.update(progress.bytes_read, ", ".join(starmap(plural, counts)))
 
         def on_note(text: str) -> None:
             reporter.line(one_line(text))
@@ -124,16 +125,7 @@ class _Clock:
     def __str__(self) -> str:
         seconds = self._last - self._started
         speed = self._tokens / max(seconds, 1e-9)
-        return f"{_counted(self._tokens, 'token')} in {seconds:.1f} s = {speed:,.0f} tokens/s"
-
-
-def _counted(number: int, what: str) -> str:
-    """Return a number with its noun in the singular or plural.
-
-    >>> _counted(1, "document"), _counted(2000, "token")
-    ('1 document', '2,000 tokens')
-    """
-    return f"{number:,} {what}{'s' * (number != 1)}"
+        return f"{plural(self._tokens, 'token')} in {seconds:.1f} s = {speed:,.0f} tokens/s"
 
 
 def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
@@ -142,12 +134,12 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
     for name, split in (("train", manifest.train), ("val", manifest.val)):
         counts = ((split.tokens, "token"), (split.documents, "document"), (len(split.shards), "shard"))
         share = f" ({split.tokens / (manifest.train.tokens + manifest.val.tokens):.1%} of all)"
-        words = ", ".join(starmap(_counted, counts))
+        words = ", ".join(starmap(plural, counts))
         lines.append(f"{name:<10} {words}{share if name == 'val' else ''}")
     if manifest.cut_documents:
-        lines.append(f"{'cut':<10} {_counted(manifest.cut_documents, 'document')}, whose end is in val")
+        lines.append(f"{'cut':<10} {plural(manifest.cut_documents, 'document')}, whose end is in val")
     if manifest.empty_documents:
-        lines.append(f"{'skipped':<10} {_counted(manifest.empty_documents, 'empty document')}")
+        lines.append(f"{'skipped':<10} {plural(manifest.empty_documents, 'empty document')}")
     if clock.has_run:
         lines.append(f"{'speed':<10} {clock}")
     lines.append(f"{'directory':<10} {printable(str(out))}")

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expertp.config import load_base, load_run, load_spec, load_target, section_names, to_yaml
+from expertp.config import load_base, load_run, load_spec, load_target, section_names
 from expertp.errors import printable
 from expertp.spec import RunSpec, Spec
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
+from expertp.util.plain_yaml import to_yaml
 
 EXAMPLES = """\
   expertp show configs/study.yaml

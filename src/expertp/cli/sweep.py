@@ -18,14 +18,14 @@ from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns, command, size
+from expertp.cli.text import columns, size
 from expertp.cli.verdicts import verdict_table
 from expertp.errors import InputError, one_line
 from expertp.study.cells import expand, unique_runs
 from expertp.study.cost import cost_of_runs, disk_bytes
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
-from expertp.util.text import count, duration, plural
+from expertp.util.text import command, count, duration, plural
 
 if TYPE_CHECKING:
     from expertp.search.design import Proposal

@@ -1,6 +1,5 @@
 """Text output shared by the verbs."""
 
-import shlex
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -81,15 +80,6 @@ def _lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
         GAP.join(cell[line].ljust(width) for cell, width in zip(filled, widths, strict=True)).rstrip()
         for line in range(height)
     ]
-
-
-def command(*words: object) -> str:
-    """Return a command of expertp that a shell runs as printed.
-
-    >>> command("report", "my studies/first")
-    "expertp report 'my studies/first'"
-    """
-    return printable(shlex.join(["expertp", *map(str, words)]))
 
 
 columns = table

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.text import command, describe_multipliers
+from expertp.cli.text import describe_multipliers
 from expertp.config import load_run
 from expertp.plan import plan
 from expertp.spec import RunSpec
-from expertp.util.text import count, plural
+from expertp.util.text import command, count, plural
 
 if TYPE_CHECKING:
     from expertp.training.records import StepMetrics

@@ -42,6 +42,7 @@ from expertp.data.writing import SHARD_NAME, SplitWriter
 from expertp.errors import DamagedError, InputError, printable, shown
 from expertp.util.files import exclusive
 from expertp.util.records import read_record, write_record
+from expertp.util.text import plural
 
 LARGEST_VAL_FRACTION = 0.5
 
@@ -103,8 +104,7 @@ def _prepare(
     if progress is None:
         progress = _start(out, corpus, options, _cuts(corpus, options))
     else:
-        consumed = progress.documents_consumed
-        on_note(f"resuming after {consumed:,} document{'s' * (consumed != 1)}")
+        on_note(f"resuming after {plural(progress.documents_consumed, 'document')}")
     if corpus.left_out:
         listed = ", ".join(f"{count} {ending}" for ending, count in corpus.left_out)
         on_note(f"skipped files: {listed}")

@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from expertp.config import build, read_yaml
+from expertp.config import build
 from expertp.errors import InputError, did_you_mean
 from expertp.paper.catalogue import STUDIES
 from expertp.spec import Spec
 from expertp.study.spec import StudySpec
+from expertp.util.plain_yaml import read_yaml
 
 PROFILES = ("cpu", "paper")
 CORPORA_VARIABLE = "EXPERTP_CORPORA"

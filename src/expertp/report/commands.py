@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from expertp.errors import printable
 from expertp.spec import Spec
 from expertp.util.machine import usable_cores
-from expertp.util.text import plural
+from expertp.util.text import command, plural
 
 if TYPE_CHECKING:
     from expertp.analysis.remedies import Remedy
@@ -25,22 +23,22 @@ if TYPE_CHECKING:
 
 def sweep(directory: Path, *options: str) -> str:
     """Return the command that trains the missing runs of a study: study.json holds it with all its overrides."""
-    return _command("sweep", directory / "study.json", "--out", directory, *options)
+    return command("sweep", directory / "study.json", "--out", directory, *options)
 
 
 def coordcheck(directory: Path, name: str = "coordcheck", options: Sequence[str] = ()) -> str:
     """Return the command that adds a coordinate check to a study, in its folder `name`."""
-    return _command("coordcheck", directory / "study.json", *options, "--out", directory / name)
+    return command("coordcheck", directory / "study.json", *options, "--out", directory / name)
 
 
 def theory(directory: Path, options: Sequence[str] = ()) -> str:
     """Return the command that adds the mean-field theory to a study."""
-    return _command("theory", "compare", *options, "--out", directory / "theory")
+    return command("theory", "compare", *options, "--out", directory / "theory")
 
 
 def report(directory: Path) -> str:
     """Return the command that writes a study's report."""
-    return _command("report", directory)
+    return command("report", directory)
 
 
 def overrides(before: Spec, after: Spec, fields: Iterable[str] | None = None) -> list[str]:
@@ -95,8 +93,8 @@ def refinement(directory: StudyDirectory, table: StudyTable, verdict: StudyVerdi
     if not found:
         return Refinement(sweep(directory.path), 0, 0)
     minutes = math.ceil(sum(each.seconds for each in found) / usable_cores() / 60)
-    command = sweep(directory.path, "--refine", str(minutes))
-    return Refinement(command, sum(each.runs for each in found), minutes)
+    line = sweep(directory.path, "--refine", str(minutes))
+    return Refinement(line, sum(each.runs for each in found), minutes)
 
 
 def next_step(remedy: Remedy, hp: HP) -> str:
@@ -112,10 +110,6 @@ def next_step(remedy: Remedy, hp: HP) -> str:
         return f"add seed{'s' if len(remedy.seeds) != 1 else ''} {_listed(remedy.seeds)}"
     where = "beyond its edge" if remedy.kind == "wider" else "around the optimum"
     return f"add {_listed(remedy.values)} to the grid of {hp}, {where}"
-
-
-def _command(*arguments: object) -> str:
-    return printable(shlex.join(["expertp", *map(str, arguments)]))
 
 
 def _listed(values: Iterable[float]) -> str:

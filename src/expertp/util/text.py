@@ -1,4 +1,8 @@
-"""Formatting of numbers and times for terminals and reports."""
+"""Formatting of numbers, times and commands for terminals and reports."""
+
+import shlex
+
+from expertp.errors import printable
 
 
 def count(number: float) -> str:
@@ -36,3 +40,12 @@ def plural(number: int, noun: str, several: str | None = None) -> str:
     ('1 run', '0 runs', '1,500 seeds', '2 axes')
     """
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+
+
+def command(*words: object) -> str:
+    """Return a command of expertp that a shell runs as printed.
+
+    >>> command("report", "my studies/first")
+    "expertp report 'my studies/first'"
+    """
+    return printable(shlex.join(["expertp", *map(str, words)]))
