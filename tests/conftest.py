@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing with it")
     parser.addoption("--fuzz-seed", default=None, help="seed of the cases of tests/fuzz (default of slow: a fresh one)")
     parser.addoption("--fuzz-case", default=None, help="number of the one case of tests/fuzz to repeat")
-    parser.addoption("--fuzz-counts", default=None, help="file to which tests/fuzz appends its counts")
+    parser.addoption("--fuzz-log", default=None, help="file to which tests/fuzz appends violations and counts")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,5 @@
 """Templates of the fuzzer, and its options' fixtures."""
 
-import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,12 +20,15 @@ def fuzz_seed(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def record_counts(request: pytest.FixtureRequest) -> Callable[[Counter[str], int], None]:
-    """Append the counts of a chunk to the file of --fuzz-counts."""
+def fuzz_log(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Append a line to the file of --fuzz-log, or print it."""
+    path = request.config.getoption("--fuzz-log")
 
-    def record(counts: Counter[str], violations: int) -> None:
-        if path := request.config.getoption("--fuzz-counts"):
-            with Path(path).open("a") as file:
-                file.write(json.dumps({"violations": violations, **counts}) + "\n")
+    def log(line: str) -> None:
+        if path is None:
+            print(line)
+            return
+        with Path(path).open("a") as file:
+            file.write(line + "\n")
 
-    return record
+    return log

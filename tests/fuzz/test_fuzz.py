@@ -4,7 +4,9 @@
 prints. `--fuzz-seed SEED --fuzz-case NUMBER` repeats one case and keeps its directory.
 """
 
+import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,14 @@ from fuzz.templates import Templates
 QUICK, FULL, CHUNKS = 300, 20_000, 20
 
 
-def run_cases(numbers: range, seed: str, templates: Templates, folder: Path) -> tuple[list[str], Counter[str]]:
-    """Run cases and return how they broke the contract, and their numbers by kind and exit code."""
+def run_cases(
+    numbers: range, seed: str, templates: Templates, folder: Path, log: Callable[[str], None] = print
+) -> tuple[list[str], Counter[str]]:
+    """Run cases and return how they broke the contract, and their numbers by kind and exit code.
+
+    Violations are logged at once. The directory of a case is removed after it, so that the one that is left over when
+    the process dies tells the case.
+    """
     found, counts = [], Counter[str]()
     for number in numbers:
         root = folder / str(number)
@@ -27,6 +35,7 @@ def run_cases(numbers: range, seed: str, templates: Templates, folder: Path) -> 
         if broken := violations(case, outcome):
             shown = " ".join(each[:80] for each in case.argv)
             found.append(f"--fuzz-seed {seed} --fuzz-case {number}: expertp {shown!r}: {'; '.join(broken)}")
+            log(found[-1])
         remove(root)
     return found, counts
 
@@ -42,11 +51,11 @@ def test_a_few_hostile_inputs_keep_the_contract(chunk: int, templates: Templates
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_many_hostile_inputs_keep_the_contract(
-    chunk: int, templates: Templates, tmp_path: Path, fuzz_seed: str, record_counts
+    chunk: int, templates: Templates, tmp_path: Path, fuzz_seed: str, fuzz_log: Callable[[str], None]
 ) -> None:
     each = FULL // CHUNKS
-    found, counts = run_cases(range(chunk * each, (chunk + 1) * each), fuzz_seed, templates, tmp_path)
-    record_counts(counts, len(found))
+    found, counts = run_cases(range(chunk * each, (chunk + 1) * each), fuzz_seed, templates, tmp_path, fuzz_log)
+    fuzz_log(f"chunk {chunk}: " + json.dumps({"violations": len(found), **dict(sorted(counts.items()))}))
     assert not found, f"{len(found)} of {each}\n" + "\n\n".join(found[:20])
 
 
