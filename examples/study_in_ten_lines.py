@@ -10,5 +10,5 @@ prepare("builtin", f"{out}/data", PrepareOptions("bpe", vocab_size=512))
 study = load_study("configs/demo.yaml", [f"train.data={out}/data", "axes={width: [64, 128]}", "arms={}", *overrides])
 table = run_study(study, f"{out}/study")
 for verdict in judge(table).axes:
-    print(f"{verdict.axis}, {verdict.hp}: {verdict.conclusion}; drift {verdict.drift:+.2f} octaves per doubling")
+    print(f"{verdict.axis}, {verdict.hp}: {verdict.conclusion}; zero-shot costs {verdict.cost:.4f} nats")
 print(render_report(f"{out}/study"))

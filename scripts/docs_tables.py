@@ -5,7 +5,9 @@ those of `BLOCKS`. `python scripts/docs_tables.py docs/*.md README.md` rewrites 
 `measured-...` hold stored measurements; the benchmark that made them fills them.
 """
 
+import csv
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -16,8 +18,19 @@ from expertp.errors import InputError
 from expertp.plan import constant_names
 from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
 from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
-from expertp.study.spec import ArmSpec, AxisSpec, GridSpec, JointSpec, RefinementSpec, StudySpec, VerdictSpec
+from expertp.study.spec import (
+    ArmSpec,
+    AxisSpec,
+    ChoiceSpec,
+    GridSpec,
+    JointSpec,
+    RefinementSpec,
+    StudySpec,
+    VerdictSpec,
+)
 
+ROOT = Path(__file__).parents[1]
+HP_SHORT = {"log2_lr": "lr", "log2_init_std": "init std"}
 RULE_COLUMNS = ("group", "init std", "lr", "weight decay", "Adam eps, consistent", "Adam eps, paper")
 FORWARD_PLACES = {
     "residual": "block outputs, before they are added to the residual stream",
@@ -89,6 +102,53 @@ def options_table(spec: type[Spec]) -> str:
     return markdown_table(("key", "default", "choices", "meaning"), rows)
 
 
+def power_table() -> str:
+    """Return how often the verdict is right, by the true cost of zero-shot: means over curves, and the range."""
+    rows, names = _rows("power"), ("TRANSFERS", "FAILS", "UNDECIDED", "covered", "drift_covered")
+    cells = []
+    for multiple in dict.fromkeys(row["true_cost_over_tolerance"] for row in rows):
+        mine = [row for row in rows if row["true_cost_over_tolerance"] == multiple]
+        found = {name: [float(row[name]) for row in mine] for name in names}
+        shown = [f"{statistics.fmean(rates):.3f} ({min(rates):.2f} to {max(rates):.2f})" for rates in found.values()]
+        cells.append((f"{float(multiple):g} x tolerance", *shown))
+    head = ("true cost of zero-shot", *names[:3], "cost within its interval", "drift within its interval")
+    return markdown_table(head, cells)
+
+
+def drift_cost_table() -> str:
+    """Return what a drift of half an octave per doubling costs on recorded curves."""
+    cells = [
+        (row["study"], HP_SHORT[row["hp"]], row["axis"], row["tolerance"], row["cost_at_2x"], row["cost_at_4x"])
+        for row in _rows("drift-cost")
+    ]
+    return markdown_table(("study", "of", "axis", "tolerance at 4x", "cost at 2x, nats", "cost at 4x, nats"), cells)
+
+
+def adaptive_table() -> str:
+    """Return the verdicts of adaptive sweeps beside those of the full grid, on recorded studies."""
+    head = ("study", "axis", "of", "full grid", "adaptive", "share of FLOPs")
+    cells = [
+        (row["study"], row["axis"], HP_SHORT[row["hp"]], *(row[name] for name in head[3:])) for row in _rows("adaptive")
+    ]
+    return markdown_table(head, cells)
+
+
+def adaptive_synthetic_table() -> str:
+    """Return verdicts and cost of adaptive sweeps without a budget, by the true cost of zero-shot."""
+    rows, names = _rows("adaptive-synthetic"), ("TRANSFERS", "FAILS", "UNDECIDED", "share of FLOPs", "median", "looks")
+    cells = []
+    for multiple in dict.fromkeys(row["true_cost_over_tolerance"] for row in rows):
+        mine = [row for row in rows if row["true_cost_over_tolerance"] == multiple]
+        means = [statistics.fmean(float(row[name]) for row in mine) for name in names]
+        cells.append((f"{float(multiple):g} x tolerance", *(f"{mean:.3g}" for mean in means)))
+    return markdown_table(("true cost of zero-shot", *names[:4], "median share", "looks"), cells)
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (ROOT / f"docs/results/verdict/{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "rules": rules_tables,
     "rules-extract": rules_extract,
@@ -103,7 +163,12 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "grids": lambda: options_table(GridSpec),
     "arm": lambda: options_table(ArmSpec),
     "refinement": lambda: options_table(RefinementSpec),
+    "choice": lambda: options_table(ChoiceSpec),
     "verdict": lambda: options_table(VerdictSpec),
+    "power": power_table,
+    "drift-cost": drift_cost_table,
+    "adaptive": adaptive_table,
+    "adaptive-synthetic": adaptive_synthetic_table,
 }
 
 

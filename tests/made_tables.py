@@ -25,7 +25,7 @@ def study(name="study", **changes):
         "base": BASE,
         "hps": {"lr": 2.0**-7, "init_std": 2.0**-4},
         "train": {"data": "none", "steps": STEPS, "batch_tokens": BATCH, "eval_every": 2},
-        "grids": {"log2_lr": [-10, -9, -8, -7, -6, -5, -4]},
+        "grids": {"log2_lr": [-10, -9, -8, -7.5, -7, -6.5, -6, -5, -4]},
         "seeds": [0, 1, 2],
         **changes,
     }
@@ -33,7 +33,7 @@ def study(name="study", **changes):
 
 
 def both_grids(name="study", **changes):
-    grids = {"log2_lr": [-10, -9, -8, -7, -6, -5, -4], "log2_init_std": [-6, -5, -4, -3, -2]}
+    grids = {"log2_lr": [-9, -8, -7.5, -7, -6.5, -6, -5], "log2_init_std": [-6, -5, -4.5, -4, -3.5, -3, -2]}
     return study(name, **{"axes": {"width": [32, 64, 128]}, "grids": grids, **changes})
 
 

@@ -40,7 +40,7 @@ def test_study_in_ten_lines(tmp_path):
     small = ["train.steps=2", "train.eval_every=2", "train.warmup_steps=0", "train.batch_tokens=128"]
     small += ["train.eval_tokens=128", "seeds=[0, 1]", "grids.log2_lr=[-8, -7]", "grids.log2_init_std=null"]
     lines = output_of("study_in_ten_lines.py", str(tmp_path), *small).splitlines()
-    assert lines[-2].startswith("width, log2_lr: INCONCLUSIVE")
+    assert lines[-2].startswith("width, log2_lr: UNDECIDED")
     assert Path(lines[-1]) == tmp_path / "study" / "report.html"
 
 

@@ -20,14 +20,15 @@ SMALLER_FILES = {
     r" steps: \d+": " steps: 2", r"batch_tokens: \d+": "batch_tokens: 256", r"warmup_steps: \d+": "warmup_steps: 1",
     r"eval_every: \d+": "eval_every: 2", r"eval_tokens: \d+": "eval_tokens: 256",
     r"\[64, 128, 256\]": "[64, 128]", r"\[64, 256\]": "[64, 128]", r"\[2, 4, 8\]|\[2, 8\]": "[2, 4]",
-    r"\[4, 8, 16\]|\[4, 16\]": "[4, 8]", r"\[1, 2, 4\]|\[1, 4\]": "[1, 2]",
+    r"\[4, 8, 16\]|\[4, 16\]": "[4, 8]",
+    r"\[8, 32\]": "[8, 16]", r"sweep_at: \[256\]": "sweep_at: [128]", r"\[1, 2, 4\]|\[1, 4\]": "[1, 2]",
     r"log2_lr: \[.*\]": "log2_lr: [-8, -7]", r"log2_init_std: \[.*\]": "log2_init_std: null",
     r"seeds: \[0, 1, 2\]": "seeds: [0, 1]", r"^T: \d+": "T: 6", r"^P: \d+": "P: 5",
 }  # fmt: skip
 # What the quick versions replace in command lines: a small folder of text, less time.
 SMALLER = {
     "prepare builtin": "prepare texts",
-    "--refine 30": "--refine 0.05",
+    "--minutes 30": "--minutes 0.05",
     "study.yaml --out studies/first/coordcheck": "study.yaml --steps 4 --out studies/first/coordcheck",
     "study.yaml --out out/coordcheck": "study.yaml --steps 4 --out out/coordcheck",
 }
@@ -145,16 +146,16 @@ def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, shel
     make_smaller(demo)
     text = (demo / "study.yaml").read_text()  # two axes are enough
     text = re.sub(r"^  (experts|alpha): .*\n", "", text, flags=re.M).replace(
-        "[width, depth, experts, alpha]", "[width]"
+        "[width, experts, depth, alpha]", "[width]"
     )
     (demo / "study.yaml").write_text(text)
     assert load_study(demo / "study.yaml").train.steps == 2
     printed = shell("expertp demo --out 'my demo'")
     ran = re.findall(r"^\$ (expertp .*)$", printed, re.M)
     suggested = re.findall(r"^(?:next:? +|  )(expertp .*)$", printed, re.M)
-    suggested += re.findall(r"^to decide .*?: (expertp .*) \(\d+ runs", printed, re.M)
-    assert [line.split()[1] for line in ran] == ["doctor", "plan", "prepare", "sweep", "coordcheck", "report"]
-    assert {line.split()[-1 if "refine" in line else 1] for line in suggested} >= {"init", "report", "1"}
+    suggested += re.findall(r"^to decide .*?: (expertp [^(\n]*)", printed, re.M)
+    assert [line.split()[1] for line in ran] == ["plan", "prepare", "sweep", "coordcheck", "report"]
+    assert {line.split()[-1 if "--until" in line else 1] for line in suggested} >= {"init", "report", "decided"}
     for line in [*ran, *suggested]:
         small = " train.steps=3 train.warmup_steps=1 train.eval_every=0" if "expertp train" in line else ""
-        shell(line.replace("--refine 1", "--refine 0.05") + small)
+        shell(line.replace("--until decided", "--until decided --minutes 0.05") + small)

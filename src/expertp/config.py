@@ -286,6 +286,8 @@ def _check_keys(spec: type[Spec], data: object, where: str) -> None:
         raise InputError(f"{_place(where)}: expected keys and values, found {type(data).__name__}")
     for key, value in data.items():
         field = spec.model_fields.get(str(key))
+        if str(key) in spec.earlier_fields:
+            continue
         if field is None:
             raise InputError(_place(where, _unknown(str(key), spec.model_fields, "key")))
         inner = _spec_in(field.annotation)

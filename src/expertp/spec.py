@@ -84,6 +84,8 @@ class Spec(BaseModel):
 
     # Names that fields had in files of earlier versions -> their names now.
     earlier_names: ClassVar[Mapping[str, str]] = {}
+    # Fields of earlier versions that files may still have.
+    earlier_fields: ClassVar[frozenset[str]] = frozenset()
     # Fields that hold a path -> words with another meaning.
     path_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 

@@ -44,7 +44,8 @@ def make_curve(shape, optimum, noise, rng, scale=1.0, grid=GRID, n_seeds=3, seed
     shift = seed_shift * rng.standard_normal(n_seeds)
     points = shape(np.array(grid) - optimum)[:, None] + shift + noise * rng.standard_normal((len(grid), n_seeds))
     losses = tuple(map(tuple, (3 + points).tolist()))
-    return Curve("width", size_of(scale), ARM, "log2_lr", tuple(grid), losses, tuple(range(n_seeds)))
+    none = (0,) * len(grid)
+    return Curve("width", size_of(scale), ARM, "log2_lr", tuple(grid), losses, tuple(range(n_seeds)), none)
 
 
 def make_axis(shape, optimum, drift, noise, rng, scales=(1.0, 2.0, 4.0), **changes):

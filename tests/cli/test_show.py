@@ -15,7 +15,7 @@ Say = Callable[..., tuple[int, str, str]]
 CONFIGS = Path(__file__).parents[2] / "configs"
 CASES = {
     "run": (load_run, ["model.n_embd=256", "hps.constants={router_lr: 1/16}", "hps.gamma=.inf"]),
-    "study": (load_study, ["axes.depth=[2, 4]", "seeds=[3, 4]", "verdict.drift=0.5", "name='1e5'"]),
+    "study": (load_study, ["axes.depth=[2, 4]", "seeds=[3, 4]", "verdict.nats=0.02", "name='1e5'"]),
     "base": (load_base, ["hps.lr=1/64"]),
     "target": (load_target, ["model.n_embd=1024"]),
     "theory": (lambda *given: load_spec(TheorySpec, *given), ["solver.replicates=2", "eta=0.1"]),

@@ -17,7 +17,8 @@ from runs import study_tree, write_tokens
 
 from expertp.cli.progress import Reporter
 from expertp.cli.sweep import SweepView
-from expertp.study.spec import RefinementSpec
+from expertp.study.spec import ChoiceSpec
+from expertp.study.store import read_study
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -98,7 +99,7 @@ def test_a_sweep_ends_with_results_and_verdicts_and_a_second_one_trains_nothing(
     assert code == 0
     assert "12 of 12 runs to train" in err
     assert out.startswith("12 runs: 12 finished\n")
-    assert "INCONCLUSIVE" in out  # two learning rates have no optimum between them
+    assert "UNDECIDED" in out  # two learning rates have no optimum between them
     assert f"next: expertp report {tmp_path / 'study'}" in out
     before = (tmp_path / "study/results.csv").read_bytes()
     code, out, err = say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
@@ -185,16 +186,51 @@ def test_a_directory_of_another_study_is_refused_and_left_as_it_is(study_file: P
 def test_cells_that_would_decide_a_verdict_are_shown_with_their_cost(capsys: pytest.CaptureFixture[str]) -> None:
     from expertp.search.design import Proposal
 
-    values = RefinementSpec(axis="width", hp="log2_lr", values=(-5, -4), why="the optimum is on the edge")
-    both = RefinementSpec(axis="depth", hp="log2_lr", values=(-5.5,), seeds=(3, 4))
+    wider = ChoiceSpec(axis="width", hp="log2_lr", values=(-6, -5), seeds=(0, 1), why="the minimum may lie beyond")
+    more = ChoiceSpec(axis="depth", hp="log2_lr", values=(-5.5,), seeds=(0, 1, 2))
     with Reporter("sweep", total=1.0) as reporter:
         view = SweepView(reporter, workers=2)
-        view.show_proposal(Proposal(values, runs=12, seconds=24.0), is_chosen=True)
-        view.show_proposal(Proposal(both, runs=9, seconds=1e4), is_chosen=False)
+        view.show_proposal(Proposal(wider, True, runs=12, flops=1e12, seconds=24.0), is_chosen=True)
+        view.show_proposal(Proposal(more, False, runs=1, flops=1e12, seconds=1e4), is_chosen=False)
     lines = capsys.readouterr().err.splitlines()
-    assert "adding: width, log2_lr: log2_lr -5, -4 (12 runs, about 0.2 min)" in lines[0]
-    assert "because the optimum is on the edge" in lines[1]
-    assert "over budget: depth, log2_lr: log2_lr -5.5 and seeds 3, 4 (9 runs, about 83.3 min)" in lines[2]
+    assert "next: width, log2_lr: -6, -5 with 2 seeds (12 more runs, about 0.2 min)" in lines[0]
+    assert "because the minimum may lie beyond" in lines[1]
+    assert "over budget: depth, log2_lr: -5.5 with 3 seeds (1 more run, about 83.3 min)" in lines[2]
+
+
+@pytest.mark.heavy
+def test_an_adaptive_sweep_trains_few_cells_and_goes_on(study_file: Path, tmp_path: Path, say: Say) -> None:
+    """With little time it stops at the first cells; the same command continues, and a plain sweep trains the rest."""
+    out = tmp_path / "study"
+    dry = say("sweep", study_file, "--until", "decided", "--dry-run")[1]
+    code, text, _ = say("sweep", study_file, "--out", out, "--until", "decided", "--minutes", "0.001", "--workers", 1)
+    assert code == 0
+    assert "some runs have not ended" in text
+    first = read_study(out).study.chosen
+    assert [(each.hp, each.seeds, each.looks) for each in first] == [("log2_lr", (0, 1), 1)]
+    assert f"{len(read_study(out).runs)} runs of 3 steps" in dry
+    code, text, _ = say("sweep", study_file, "--out", out, "--until", "decided", "--minutes", "0.2", "--workers", 1)
+    assert code == 0
+    assert "UNDECIDED" in text
+    assert {each.status for each in read_study(out).results()} >= {"finished"}
+    assert say("sweep", study_file, "--out", out, "--workers", 1)[0] == 0
+    assert read_study(out).study.chosen is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--minutes", "3"), "it goes with --until decided"),
+        (("--until", "decided", "--minutes", "-1"), "give minutes above 0"),
+        (("--until", "decided", "verdict=null"), "--until decided needs verdicts"),
+    ],
+)
+def test_options_of_an_adaptive_sweep_are_checked(
+    options: tuple[str, ...], words: str, study_file: Path, say: Say
+) -> None:
+    code, _, err = say("sweep", study_file, *options, "--dry-run")
+    assert code == 2
+    assert words in err
 
 
 @pytest.mark.heavy

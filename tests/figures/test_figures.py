@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analysis.surfaces import make_curve, parabola
 from matplotlib.figure import Figure
 from synthetic import write_study
 
 from expertp.analysis.balance import LoadBalance
 from expertp.analysis.collapse import Collapse
-from expertp.analysis.optimum import Optimum
+from expertp.analysis.curve_fit import CurveFit, Drawn
 from expertp.analysis.transfer import judge
-from expertp.figures import arms, balance, collapse, curves, drift, excess, expert_shape, scaling
+from expertp.figures import arms, balance, collapse, cost, curves, drift, expert_shape, scaling
 from expertp.figures.labels import summarize, thinned
 from expertp.figures.save import BACKGROUND, inline_svg, render, to_csv
 from expertp.figures.style import INK, OTHER, OURS, RETUNED, SIZE_COLOURS, size_colour
 from expertp.study.cells import expand, unique_runs
 from expertp.study.table import Result, StudyTable
-from expertp.util.statistics import Estimate
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_curve_has_its_optimum_where_the_losses_have_it(table, verdict):
     assert shown.shape == (2, 2)  # the panels that have data, and no empty ones
     panel = panel_of(shown, "width", "log2_lr")
     assert [line.label for line in panel.lines] == ["32", "64", "128"]
-    assert all(line.star.at.value == pytest.approx(-7, abs=0.1) for line in panel.lines)
+    assert all(line.star.optimum.value == pytest.approx(-7, abs=0.1) for line in panel.lines)
     assert panel.base_optimum == pytest.approx(-7, abs=0.1)
     assert [(each.axis, each.hp) for each in shown.left_out] == [
         ("experts", "log2_init_std"), ("alpha", "log2_init_std"),
@@ -73,7 +73,7 @@ def test_another_arm_stands_beside_ours_on_shared_axes(table):
         ("expertp", "log2_init_std"),
         ("sp", "log2_init_std"),
     ]
-    stars = {line.curve.size.model.n_embd: line.star.at.value for line in shown.panels[1].lines}
+    stars = {line.curve.size.model.n_embd: line.star.optimum.value for line in shown.panels[1].lines}
     assert stars[128] - stars[32] == pytest.approx(-2, abs=0.2)
     assert curves.arm_data(table, table.arm("fan_in_down"), ()) is None
 
@@ -128,8 +128,10 @@ def test_tuning_again_is_judged_by_the_mean_as_its_gap_is(table):
 
 def optimum(value, draws, edge=None):
     draws = np.asarray(draws, float)
-    low = np.where(draws == -np.inf, -np.inf, draws)
-    return Optimum(Estimate(value, -math.inf, math.inf), 3.0, edge, 0.1, low, draws)
+    nothing, is_bound = Drawn(0.0, np.empty(0)), np.where(np.isinf(draws), -1.0, 0.0)
+    side = Drawn(-1.0 if edge else 0.0, is_bound)
+    curve = make_curve(parabola, -6.0, 0.0, np.random.default_rng(0))
+    return CurveFit(curve, (), Drawn(value, draws), side, nothing, nothing, 0.1, 3.0)
 
 
 def test_an_open_interval_of_a_shift_stays_open():
@@ -139,17 +141,17 @@ def test_an_open_interval_of_a_shift_stays_open():
     assert shift.octaves.high == pytest.approx(-3.0)
 
 
-def test_drift_and_excess_are_those_of_the_verdict(table, verdict):
+def test_drift_and_cost_are_those_of_the_verdict(table, verdict):
     shown = drift.data(table.study, verdict.axes)
     assert shown.half_grid == 0.5
     for each in shown.verdicts:
         first, *others = (shift.octaves for shift in drift.shifts(each).values())
         assert first.value == 0
         assert all(abs(each.value) < 0.2 and each.low < each.high for each in others)
-    costs = excess.data(table, verdict.axes)
-    assert {size.scale for _, size, _ in costs.points} == {2.0, 4.0}
-    assert len(costs.gains) == 6
-    assert all(gain == pytest.approx(0.08 * math.log2(size.scale), abs=0.01) for (_, size), gain in costs.gains.items())
+    found = [each for _, each in cost.data(table.study, verdict.axes).points]
+    assert {each.size.scale for each in found} == {2.0, 4.0}
+    assert all(each.gain == pytest.approx(0.08 * math.log2(each.size.scale), abs=0.01) for each in found)
+    assert all(each.tolerance == max(0.005, 0.1 * each.gain) for each in found)
 
 
 def test_scaling_has_a_law_per_axis_and_way_of_counting(table):

@@ -11,7 +11,7 @@ from runs import write_tokens
 from synthetic import study_spec, synthetic_check, write_study
 
 from expertp.analysis.transfer import judge
-from expertp.figures import arms, balance, bigger, collapse, coordcheck, curves, drift, excess, expert_shape, scaling
+from expertp.figures import arms, balance, bigger, collapse, coordcheck, cost, curves, drift, expert_shape, scaling
 from expertp.figures.style import RC, new_figure
 from expertp.figures.theory import error, kernels, loss, router
 from expertp.theory.compare import Comparison, compare
@@ -70,7 +70,7 @@ def drawn(table):
         "curves": (curves.draw, curves.data(table, verdicts)),
         "arms": (arms.draw, arms.data(table, table.arm("sp"))),
         "drift": (drift.draw, drift.data(table.study, verdicts)),
-        "excess": (excess.draw, excess.data(table, verdicts)),
+        "cost": (cost.draw, cost.data(table.study, verdicts)),
         "collapse": (collapse.draw, collapsed),
         "bigger": (bigger.draw, bigger.data(table, collapsed)),
         "balance": (balance.draw, balance.data(table)),

@@ -9,7 +9,6 @@ import pytest
 from runs import study_tree, write_tokens
 from synthetic import study_spec
 
-from expertp.analysis.remedies import Remedy
 from expertp.analysis.transfer import judge
 from expertp.cli.main import build_parser, main
 from expertp.config import load_spec
@@ -43,35 +42,32 @@ def test_the_report_is_that_of_the_directory():
     assert build_parser(verb).parse_args(arguments).directory == str(DIRECTORY)
 
 
-@pytest.mark.parametrize(
-    ("remedy", "sentence"),
-    [
-        (Remedy("runs", runs=7), "train the 7 missing runs"),
-        (Remedy("runs", runs=1), "train the missing run"),
-        (Remedy("seeds", seeds=(3, 4)), "add seeds 3, 4"),
-        (Remedy("seeds", seeds=(3,)), "add seed 3"),
-        (Remedy("wider", (-11.0, -10.5)), "add -11, -10.5 to the grid of log2_lr, beyond its edge"),
-        (Remedy("finer", (-6.5,)), "add -6.5 to the grid of log2_lr, around the optimum"),
-    ],
-)
-def test_a_remedy_says_what_it_adds(remedy, sentence):
-    assert commands.next_step(remedy, "log2_lr") == sentence
-
-
 @pytest.mark.heavy
 def test_one_command_decides_all_open_verdicts_and_runs_as_printed(tmp_path, monkeypatch):
     tree = study_tree(write_tokens(tmp_path / "data"), eval_every=3)
+    tree["grids"]["log2_lr"] = [-9, -8, -7, -6, -5]
     tree["axes"]["depth"] = {"sizes": [2, 3], "sweep": ["log2_lr"]}
     directory = open_study(tmp_path / "my study", build_study(tree, "study:"))
+    before = len(directory.runs)
     table = sweep(directory, LocalExecutor(1))
-    found = commands.refinement(directory, table, judge(table))
-    assert (found.runs > 0, found.minutes) == (True, 1)
-    assert str(found) == f"`{found.command}` ({found.runs} runs, about 1 min)"
+    found = commands.deciding(directory, table, judge(table))
     monkeypatch.chdir(tmp_path)
-    program, *arguments, minutes = shlex.split(found.command)
-    assert (program, minutes) == ("expertp", "1")
-    assert main([*arguments, "0.05", "--workers", "1"]) == 0  # a part of the minute is enough for the cells it names
-    assert {each.axis for each in read_study(directory.path).study.refinements} == {"width", "depth"}
+    program, *arguments = shlex.split(found.command)
+    assert program == "expertp"
+    assert main([*arguments, "--minutes", "0.05", "--workers", "1"]) == 0
+    assert {each.axis for each in read_study(directory.path).study.chosen} == {"width", "depth"}
+    assert len(read_study(directory.path).runs) < before, "it begins with few cells, which are there"
+
+
+def test_the_cost_of_the_next_look_is_said():
+    assert str(commands.Deciding("expertp sweep x", 1, 3)) == "`expertp sweep x` (1 run next, about 3 min)"
+    assert str(commands.Deciding("expertp sweep x", 0, 0)) == "`expertp sweep x`"
+
+
+def test_a_study_with_missing_runs_is_swept_first(tmp_path):
+    directory = open_study(tmp_path / "study", study_spec(write_tokens(tmp_path / "data")))
+    found = commands.deciding(directory, directory.table(), judge(directory.table()))
+    assert str(found) == f"`{commands.sweep(directory.path)}`"
 
 
 @pytest.fixture

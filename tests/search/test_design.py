@@ -4,11 +4,15 @@ import pytest
 from runs import tiny_study, write_tokens
 
 from expertp.analysis.transfer import judge
-from expertp.search.design import propose, refine
-from expertp.study.cells import grid
+from expertp.search.design import FIRST_SEEDS, decide, first_choice, propose, with_choices
+from expertp.study.cells import expand, unique_runs
 from expertp.study.spec import RefinementSpec
 from expertp.study.store import open_study, read_study
 from expertp.study.table import Result
+
+GRID = (-9, -8.5, -8, -7.5, -7, -6.5, -6, -5.5, -5)
+# The base is tuned: the zero-shot value of a tiny study.
+TUNED = -7
 
 
 class Surface:
@@ -16,16 +20,21 @@ class Surface:
 
     workers = 2
 
-    def __init__(self, best, noise=0.001, seconds=1.0):
-        self.best, self.noise, self.seconds = best, noise, seconds
+    def __init__(self, best=TUNED, moved=0.0, noise=0.001, seconds=1.0, diverges_above=math.inf):
+        self.best, self.moved, self.noise, self.seconds = best, moved, noise, seconds
+        self.diverges_above = diverges_above
 
     def run_workers(self, *_):
         raise AssertionError("all results are there")
 
     def result(self, identity, run):
-        distance = math.log2(run.hps.lr) - self.best
+        is_large = run.model.n_embd > 32
+        if is_large and math.log2(run.hps.lr) > self.diverges_above:
+            return Result(run, identity, "diverged", 1, seconds=self.seconds)
+        distance = math.log2(run.hps.lr) - self.best - (self.moved if is_large else 0.0)
         jitter = self.noise * math.sin(int(identity, 16) % 1000)
-        return Result(run, identity, "finished", 3, 3.0, 3.0 + 0.05 * distance**2 + jitter, 0.1, 0, self.seconds)
+        loss = 3.0 - 0.1 * is_large + 0.05 * distance**2 + jitter
+        return Result(run, identity, "finished", 3, 3.0, loss, 0.1, 0, self.seconds)
 
 
 @pytest.fixture
@@ -47,85 +56,128 @@ def on(monkeypatch):
     return use
 
 
-def test_an_optimum_on_the_edge_asks_for_a_wider_grid(data, tmp_path, on):
-    surface = on(Surface(best=-4))
-    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
-    (proposal,) = propose(directory, directory.table())
-    assert (proposal.refinement.axis, proposal.refinement.hp) == ("width", "log2_lr")
-    assert min(proposal.refinement.values) > -6
-    assert proposal.runs == 2 * 3 * len(proposal.refinement.values)
+def tuned_study(data, grid=GRID, seeds=(0, 1, 2)):
+    """Return a tiny study whose zero-shot value is the surface's optimum."""
+    study = tiny_study(data, grid=grid, seeds=seeds)
+    return study.replace(hps=study.hps.replace(lr=2.0**TUNED))
+
+
+def adaptive(data, tmp_path, grid=GRID, seeds=(0, 1, 2)):
+    return open_study(tmp_path / "study", first_choice(tuned_study(data, grid=grid, seeds=seeds)))
+
+
+def test_it_begins_with_few_cells_around_the_zero_shot_value(data):
+    study = first_choice(tuned_study(data, grid=GRID, seeds=(0, 1, 2)))
+    (choice,) = study.chosen
+    assert (choice.values, choice.seeds, choice.looks) == ((-8, -7.5, -7, -6.5, -6), (0, 1), 1)
+    runs = unique_runs(expand(study))
+    assert {run.train.seed for run in runs} == {0, 1}
+    assert len({run.model for run in runs}) == 2
+    assert len(runs) == 2 * 5 * FIRST_SEEDS
+
+
+def test_a_coarse_grid_gives_three_values_and_the_zero_shot_value_is_always_there(data):
+    assert first_choice(tuned_study(data, grid=(-9, -8, -7, -6))).chosen[0].values == (-8, -7, -6)
+    assert first_choice(tuned_study(data, grid=(-8.25, -7.5, -6.5))).chosen[0].values == (-8.25, -7.5, -7, -6.5)
+
+
+def test_a_decided_study_asks_for_nothing(data, tmp_path, on):
+    on(Surface())
+    directory = adaptive(data, tmp_path)
+    table = directory.table()
+    assert [each.conclusion for each in judge(table).axes] == ["TRANSFERS"]
+    assert propose(table, judge(table)) == []
+
+
+def test_a_minimum_that_may_lie_beyond_asks_for_the_next_value(data, tmp_path, on):
+    surface = on(Surface(moved=0.7, noise=0.03))
+    directory = adaptive(data, tmp_path)
+    table = directory.table()
+    assert judge(table).axes[0].reason.endswith("may lie beyond the values of the grid")
+    (proposal,) = propose(table, judge(table))
+    assert set(proposal.choice.values) - set(directory.study.chosen[0].values) == {-5.5}
+    assert (proposal.runs, proposal.choice.looks, proposal.choice.why) == (
+        4,
+        2,
+        "the minimum may lie beyond the values",
+    )
     assert proposal.seconds == pytest.approx(proposal.runs * surface.seconds)
 
 
+def test_values_are_halved_before_a_diverged_one(data, tmp_path, on):
+    on(Surface(moved=0.9, noise=0.01, diverges_above=-6.5))
+    directory = open_study(tmp_path / "study", first_choice(tuned_study(data, grid=(-8, -7, -6), seeds=(0, 1, 2))))
+    proposals = propose(table := directory.table(), judge(table))
+    assert all(-6.5 in each.choice.values for each in proposals)
+
+
+def test_noise_asks_for_seeds_that_the_study_does_not_have(data, tmp_path, on):
+    on(Surface(noise=0.03))
+    directory = adaptive(data, tmp_path, seeds=(0, 1, 5))
+    (proposal,) = propose(table := directory.table(), judge(table))
+    assert proposal.choice.seeds[:3] == (0, 1, 5)
+    assert set(proposal.choice.seeds[3:]) <= set(range(6, 30))
+    bound = propose(table, judge(table), is_bound_to_grid=True)
+    assert all(set(each.choice.seeds) <= {0, 1, 5} for each in bound)
+
+
+def test_a_base_that_is_not_tuned_asks_for_nothing(data, tmp_path, on):
+    on(Surface(best=TUNED - 0.6, noise=0.0003))
+    table = adaptive(data, tmp_path).table()
+    assert "tune the base first" in judge(table).axes[0].reason
+    assert propose(table, judge(table)) == []
+
+
 @pytest.mark.heavy
-def test_refining_goes_on_until_the_axis_is_settled_and_says_why(data, tmp_path, on):
-    surface, proposed = on(Surface(best=-4)), []
-    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
-    refined = refine(directory, surface, budget_seconds=3600, on_proposal=lambda *each: proposed.append(each))
-    assert propose(refined, refined.table()) == []
-    assert max(grid(refined.study, "log2_lr", "width")) >= -3
-    first, is_chosen = proposed[0]
-    assert (first.refinement.values, first.refinement.seeds, first.runs, is_chosen) == ((-5, -4), (), 12, True)
-    assert "on the edge of the grid" in first.refinement.why
-    assert tuple(each.refinement for each, _ in proposed) == refined.study.refinements
-    # It is written down: a later sweep of the plain study file keeps what was added.
-    assert read_study(directory.path).study == refined.study
-    assert open_study(directory.path, directory.study).study == refined.study
+@pytest.mark.parametrize(("moved", "conclusion"), [(0.0, "TRANSFERS"), (0.9, "FAILS")])
+def test_it_goes_on_until_the_axis_is_decided_and_writes_down_why(data, tmp_path, on, moved, conclusion):
+    surface, proposed = on(Surface(moved=moved, noise=0.05)), []
+    directory = adaptive(data, tmp_path)
+    ended = decide(directory, surface, on_proposal=lambda *each: proposed.append(each))
+    (verdict,) = judge(ended.table()).axes
+    assert verdict.conclusion == conclusion
+    assert proposed
+    assert verdict.tail == pytest.approx(0.025 / (len(proposed) + 1) / (len(proposed) + 2))
+    (choice,) = ended.study.chosen
+    assert choice == proposed[-1][0].choice
+    assert choice.why
+    assert read_study(directory.path).study == ended.study
 
 
 def test_what_does_not_fit_the_budget_is_proposed_and_not_trained(data, tmp_path, on):
-    surface, proposed = on(Surface(best=-4, seconds=1e6)), []
-    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
-    assert refine(directory, surface, 60, on_proposal=lambda *each: proposed.append(each)) == directory
-    assert [(each.refinement.axis, each.refinement.hp, chosen) for each, chosen in proposed] == [
-        ("width", "log2_lr", False)
-    ]
-
-
-def test_a_settled_study_is_left_as_it_is(data, tmp_path, on):
-    surface, proposed = on(Surface(best=-7)), []
-    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-10, -9, -8, -7, -6, -5, -4), seeds=(0, 1, 2)))
-    assert refine(directory, surface, 3600, on_proposal=lambda *each: proposed.append(each)) == directory
-    assert proposed == []
-
-
-def test_where_nothing_has_finished_there_is_no_budget_to_keep(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "expertp.study.store.StudyDirectory.result",
-        lambda self, identity: Result(self.runs[identity], identity, "diverged", 1),
-    )
-    directory = open_study(tmp_path / "study", tiny_study(data, seeds=(0, 1, 2)))
-    assert propose(directory, directory.table()) == []
-
-
-def test_training_stops_when_the_budget_is_spent(data, tmp_path, on, monkeypatch):
-    """The clock runs faster than the forecast."""
-    surface, clock, swept, asked = on(Surface(best=-4)), iter(range(0, 10**6, 40)), [], []
-    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
-    monkeypatch.setattr("expertp.search.design.time.monotonic", lambda: next(clock))
-
-    def stopped_halfway(directory, executor, should_stop, tick):
-        swept.append(directory)
-        while not should_stop():
-            asked.append(None)
-
-    monkeypatch.setattr("expertp.search.design.sweep", stopped_halfway)
-    refined = refine(directory, surface, budget_seconds=300)
-    assert 0 < len(asked) < 10
-    assert swept == [refined]
-    assert grid(refined.study, "log2_lr", "width")[-2:] == (-5, -4)
-    assert read_study(directory.path) == refined  # the next sweep continues with these runs
+    surface, proposed = on(Surface(noise=0.03, seconds=1e6)), []
+    directory = adaptive(data, tmp_path)
+    assert decide(directory, surface, 60, on_proposal=lambda *each: proposed.append(each)) == directory
+    assert [is_chosen for _, is_chosen in proposed] == [False]
 
 
 def test_nothing_is_added_when_asked_to_stop(data, tmp_path, on):
-    surface = on(Surface(best=-4))
-    directory = open_study(tmp_path / "study", tiny_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
-    assert refine(directory, surface, 3600, should_stop=lambda: True) == directory
+    surface = on(Surface(noise=0.03))
+    directory = adaptive(data, tmp_path)
+    assert decide(directory, surface, should_stop=lambda: True) == directory
+
+
+def test_it_follows_another_sweep_that_has_gone_ahead(data, tmp_path, on):
+    surface = on(Surface(noise=0.03))
+    directory = adaptive(data, tmp_path)
+    ahead = with_choices(directory.study, propose(table := directory.table(), judge(table)))
+    open_study(directory.path, ahead)
+    ended = decide(directory, surface)
+    assert ended.study.chosen[0].looks >= ahead.chosen[0].looks
+    assert set(ended.study.chosen[0].seeds) >= set(ahead.chosen[0].seeds)
+
+
+def test_a_study_that_was_swept_in_full_can_be_decided_further(data, tmp_path, on):
+    on(Surface(noise=0.08))
+    directory = open_study(tmp_path / "study", tuned_study(data, grid=GRID, seeds=(0, 1, 2)))
+    (proposal,) = propose(table := directory.table(), judge(table))
+    assert set(proposal.choice.values) >= set(GRID)
+    assert set(proposal.choice.seeds) > {0, 1, 2}
 
 
 def test_seeds_added_by_a_refinement_count_in_its_curve(data, tmp_path, on):
-    on(Surface(best=-7))
-    plain = tiny_study(data, grid=(-10, -9, -8, -7, -6, -5, -4))
+    on(Surface())
+    plain = tuned_study(data, seeds=(0, 1))
     seeds = RefinementSpec(axis="width", hp="log2_lr", seeds=(2, 3))
     (verdict,) = judge(open_study(tmp_path / "study", plain.replace(refinements=(seeds,))).table()).axes
     assert verdict.n_seeds == 4

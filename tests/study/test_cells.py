@@ -278,7 +278,7 @@ BAD = {
     "no validation": (["train.eval_every=0"], "a verdict needs validation losses"),
     "retuned elsewhere": (
         ["arms={sp: {axes: [width], retune: {depth: [8]}}}"],
-        "retune.depth: not among the arm's axes",
+        "arms.sp.retune: depth is not among the arm's axes",
     ),
     "no init grid": (
         ["grids.log2_init_std=null", "axes={width: {sizes: [64, 128], sweep: [log2_init_std]}}", ALONE],
@@ -290,7 +290,7 @@ BAD = {
     "joint twice": (["joint={big: {models: [{n_embd: 128}, {n_layer: 4}]}}"], "two models have the same scale"),
     "joint field": (["joint={big: {models: [{n_emb: 128}]}}"], "a size has no 'n_emb'; did you mean 'n_embd'?"),
     "hp": (["axes={width: {sizes: [64], sweep: [lr]}}"], "should be 'log2_lr' or 'log2_init_std', not 'lr'"),
-    "verdict": (["verdict.drft=1"], "drft: unknown key; did you mean 'drift'?"),
+    "verdict": (["verdict.nts=1"], "nts: unknown key; did you mean 'nats'?"),
     "override": (["axis.width=[64]"], "is not an override; did you mean axes.KEY=VALUE?"),
     "no key of a list": (["seeds.0=1"], "is not an override"),
     "one axis": (["axes.widht=[64, 128]"], "axes.widht"),

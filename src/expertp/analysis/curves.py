@@ -23,8 +23,9 @@ class Curve:
         arm: rule set and hyperparameters.
         hp: the hyperparameter that the grid sets.
         log2_values: the grid, increasing.
-        losses: `losses[value][seed]`; inf where a run has diverged, nan where there is no result.
+        losses: `losses[value][seed]`; inf where a run has diverged, nan where there is no result or no cell.
         seeds: the seeds, in the order of `losses[value]`.
+        n_missing: number of cells without a result per value.
     """
 
     axis: str
@@ -34,21 +35,18 @@ class Curve:
     log2_values: tuple[float, ...]
     losses: tuple[tuple[float, ...], ...]
     seeds: tuple[int, ...]
+    n_missing: tuple[int, ...]
 
     @property
     def centre(self) -> float:
-        """Log2 of the hyperparameter's value in zero-shot runs."""
-        return math.log2(getattr(self.arm.hps, HP_FIELD[self.hp]))
+        """Log2 of the hyperparameter's value in zero-shot runs; one of `log2_values` where the curve has it."""
+        value = zero_shot_value(self.arm, self.hp)
+        return next((each for each in self.log2_values if math.isclose(each, value, abs_tol=1e-9)), value)
 
     @property
     def n_diverged(self) -> tuple[int, ...]:
         """Number of diverged runs per value."""
         return tuple(sum(loss == math.inf for loss in losses) for losses in self.losses)
-
-    @property
-    def n_missing(self) -> tuple[int, ...]:
-        """Number of runs without a result per value."""
-        return tuple(sum(math.isnan(loss) for loss in losses) for losses in self.losses)
 
     @property
     def n_seeds(self) -> int:
@@ -88,22 +86,37 @@ def _median(losses: Sequence[float]) -> float:
     return float(np.median(known)) if known else math.nan
 
 
+def zero_shot_value(arm: Arm, hp: HP) -> float:
+    """Return log2 of a hyperparameter in the zero-shot runs of an arm."""
+    return math.log2(getattr(arm.hps, HP_FIELD[hp]))
+
+
 def curve(table: StudyTable, axis: str, size: Size, arm: Arm, hp: HP) -> Curve | None:
-    """Return the loss curve of an arm at a size, or None where the study does not sweep it."""
+    """Return the loss curve of an arm at a size, or None where the study does not sweep it.
+
+    Zero-shot runs are part of it, whether the grid has their value or not.
+    """
+    swept = table.where(axis=axis, size=size, arm=arm, hp=hp)
+    if not swept:
+        return None
     by_value: dict[float, dict[int, float]] = {}
-    for row in table.where(axis=axis, size=size, arm=arm, hp=hp):
+    for row in swept:
         assert row.cell.value is not None, "a swept cell has a value"
         by_value.setdefault(row.cell.value, {})[row.cell.seed] = row.result.loss
-    if not by_value:
-        return None
+    zero = zero_shot_value(arm, hp)
+    at_zero = next((value for value in by_value if math.isclose(value, zero, abs_tol=1e-9)), zero)
+    for row in table.where(axis=axis, size=size, arm=arm, hp=None):
+        by_value.setdefault(at_zero, {}).setdefault(row.cell.seed, row.result.loss)
+    values, seeds = sorted(by_value), sorted({seed for found in by_value.values() for seed in found})
     return Curve(
         axis=axis,
         size=size,
         arm=arm,
         hp=hp,
-        log2_values=tuple(by_value),
-        losses=tuple(tuple(by_seed.values()) for by_seed in by_value.values()),
-        seeds=tuple(next(iter(by_value.values()))),
+        log2_values=tuple(values),
+        losses=tuple(tuple(by_value[value].get(seed, math.nan) for seed in seeds) for value in values),
+        seeds=tuple(seeds),
+        n_missing=tuple(sum(map(math.isnan, by_value[value].values())) for value in values),
     )
 
 

@@ -1,16 +1,21 @@
-"""Run a small transfer study on the built-in corpus in minutes, and print every command that it runs.
+"""Plan a model of billions of parameters, then show in minutes on the built-in corpus why the plan can be trusted.
 
-The demo prepares data, plans the largest model, trains the study, judges it and writes a report. A second call trains
-nothing and prints the same results. The study file is DIR/study.yaml; copy it to start your own study.
+The demo prints every command that it runs: it plans a large model, prepares data, trains a small transfer study, judges
+it and writes a report. A second call trains nothing and prints the same results. The study file is DIR/study.yaml; copy
+it to start your own study.
 """
 
 import argparse
+import io
 import os
 import shlex
+import textwrap
+from contextlib import redirect_stdout
 from importlib.resources import files
 from pathlib import Path
 
 from expertp.cli.arguments import add_workers
+from expertp.cli.text import output_width
 from expertp.errors import InputError
 from expertp.spec import Spec
 from expertp.study.cells import axis_names, sizes
@@ -26,9 +31,11 @@ EXAMPLES = """\
 # Name of the demo's study; a study of another name belongs to the user.
 NAME = "demo"
 INTRODUCTION = """\
-A transfer study at demo scale: {models} models of up to {largest:.1f}M parameters, {tokens}k tokens per run. Verdicts
-from so few tokens say nothing about your models. Each command below can be run on its own.
+A transfer study at demo scale: {models} models of up to {largest:.1f}M parameters, {tokens}k tokens per run. It says
+little about long training. Each command below can be run on its own.
 """
+# Changes to the base that make the model of the first plan: billions of parameters at the base's sparsity.
+LARGE = {"n_embd": 4096, "n_layer": 32, "n_exp": 32, "n_act": 8}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,15 +54,39 @@ def run(args: argparse.Namespace) -> int:
     worst = EXIT_OK
     for command in commands(out, args.workers, study.train.data):
         print(f"$ expertp {shlex.join(command)}", flush=True)
-        code = dispatch(command)
+        code = _in_one_line(command) if command[0] == "coordcheck" else dispatch(command)
         print(flush=True)
         if code > EXIT_FAILED:
             return code
         if command[0] == "sweep":  # a failed run is a failure of the demo; a failed check or verdict is not
             worst = code
+    _print_summary(out / "study")
     print(f"Open {out / 'study' / 'report.html'} in a browser. For a study of your own, prepare your data (see")
     print(f"expertp prepare --help) and set base, axes and horizon in a copy of {out / 'study.yaml'}.")
     return worst
+
+
+def _in_one_line(command: list[str]) -> int:
+    """Run a command and print the last line of its output."""
+    from expertp.cli.main import dispatch
+
+    with redirect_stdout(io.StringIO()) as text:
+        code = dispatch(command)
+    print(next((line for line in reversed(text.getvalue().splitlines()) if line.strip()), ""))
+    return code
+
+
+def _print_summary(directory: Path) -> None:
+    """Print what the study shows in a few sentences."""
+    from expertp.analysis.transfer import judge
+    from expertp.report.summary import summarize_study
+    from expertp.study.store import read_study
+
+    if not (directory / "study.json").exists():
+        return
+    for sentence in summarize_study(judge(read_study(directory).table())):
+        print(textwrap.fill(sentence, output_width()))
+    print()
 
 
 def commands(out: Path, workers: int, data_of_study: str) -> list[list[str]]:
@@ -63,7 +94,6 @@ def commands(out: Path, workers: int, data_of_study: str) -> list[list[str]]:
     study, data, directory = (str(out / name) for name in ("study.yaml", "data", "study"))
     on_data = [] if data_of_study == os.path.abspath(data) else [f"train.data={data}"]
     return [
-        ["doctor"],
         ["plan", "--base", str(out / "base.yaml"), "--target", str(out / "target.yaml")],
         ["prepare", "builtin", "--out", data, "--tokenizer", "bpe", "--vocab-size", "512"],
         ["sweep", study, "--out", directory, "--workers", str(workers), *on_data],
@@ -73,7 +103,7 @@ def commands(out: Path, workers: int, data_of_study: str) -> list[list[str]]:
 
 
 def _write_files(out: Path) -> StudySpec:
-    """Write the study file unless it exists, and its base and largest width as files for `expertp plan`."""
+    """Write the study file unless it exists, and its base and a large model as files for `expertp plan`."""
     path = out / "study.yaml"
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
@@ -83,9 +113,8 @@ def _write_files(out: Path) -> StudySpec:
         raise InputError(
             f"{path}: is not the demo's; train it with `expertp sweep`, or choose another --out for the demo"
         )
-    largest = sizes(study, axis_names(study)[0])[-1].model
     (out / "base.yaml").write_text(_as_yaml(model=study.base, hps=study.hps), encoding="utf-8")
-    (out / "target.yaml").write_text(_as_yaml(model=largest), encoding="utf-8")
+    (out / "target.yaml").write_text(_as_yaml(model=study.base.replace(**LARGE)), encoding="utf-8")
     return study
 
 

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", type=Path, help="path of the page (default: DIR/report.html)")
     parser.add_argument("--force", action="store_true", help="write the report also if it is up to date")
     parser.add_argument("--open", action="store_true", help="show the page in the default browser")
-    parser.add_argument("--strict", action="store_true", help="exit with 3 when a verdict is FAIL (default: 0)")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 3 when a verdict of the study's own arm is FAILS (default: 0)"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts and the page's path as one JSON object")
 
 
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{word}: {path}")
     if args.open:
         _show(path)
-    has_failed = any(each.conclusion == "FAIL" for each in verdict.axes)
+    has_failed = any(each.conclusion == "FAILS" for each in verdict.axes)
     return EXIT_VERDICT_FAIL if args.strict and has_failed else 0
 
 

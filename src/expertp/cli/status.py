@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from expertp.cli.text import columns, size
 from expertp.errors import one_line, printable
 from expertp.report import commands
-from expertp.util.text import duration
+from expertp.util.text import duration, plural
 
 if TYPE_CHECKING:
     from expertp.study.progress import ModelProgress, StudyProgress
+    from expertp.study.spec import ChoiceSpec
     from expertp.study.store import StudyDirectory
 
 EXAMPLES = """\
@@ -61,6 +62,7 @@ def to_dict(directory: "StudyDirectory", progress: "StudyProgress") -> dict[str,
             }
             for each in progress.models
         ],
+        "chosen": None if directory.study.chosen is None else [each.to_dict() for each in directory.study.chosen],
         "running": [
             {"run": directory.place(each.identity).name, "pid": each.pid, "step": each.step, "steps": each.steps}
             for each in progress.running
@@ -78,6 +80,8 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
     name = printable(directory.study.name)
     lines = [f"{name}: {progress.ended} of {progress.total} runs have ended ({counts}){time_left}"]
     lines += ["", models_table(progress.models)]
+    if directory.study.chosen is not None:
+        lines += ["", "cells that the adaptive sweep has chosen:", *map(_describe_choice, directory.study.chosen)]
     if progress.running:
         running = {directory.place(each.identity).name: f"step {each.step}/{each.steps}" for each in progress.running}
         lines += ["", "active:", *(f"  {name}  {step}" for name, step in running.items())]
@@ -90,8 +94,15 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
     if progress.ended == progress.total:
         lines += ["", f"next: {commands.report(directory.path)}"]
     elif not progress.running:
-        lines += ["", f"no worker of this machine is active; continue: {commands.sweep(directory.path)}"]
+        how = () if directory.study.chosen is None else ("--until", "decided")
+        lines += ["", f"no worker of this machine is active; continue: {commands.sweep(directory.path, *how)}"]
     return "\n".join(lines)
+
+
+def _describe_choice(choice: "ChoiceSpec") -> str:
+    values = ", ".join(f"{value:g}" for value in choice.values)
+    cells = f"{values} with {plural(len(choice.seeds), 'seed')}"
+    return f"  {printable(choice.axis)}, {choice.hp}: {cells}, look {choice.looks}: {one_line(choice.why)}"
 
 
 def models_table(models: "tuple[ModelProgress, ...]") -> str:

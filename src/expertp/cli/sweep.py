@@ -4,7 +4,9 @@ STUDY.yaml describes the study: a base, axes of larger models, grids and seeds (
 Finished runs are never trained again, and a larger grid reuses the runs of a smaller one. A run that fails is tried a
 second time and then listed. SIGTERM and Ctrl-C save the active runs and stop (exit codes 143 and 130).
 
-With --refine, verdicts that are INCONCLUSIVE get additional cells that could decide them, within the given time.
+With --until decided, the sweep is adaptive. It begins with few cells at the base and at the largest size of each axis,
+looks at the verdicts, and trains the cells that would decide those that are open, until all are decided or --minutes
+are over. The verdicts allow for having looked more than once.
 """
 
 import argparse
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
   expertp sweep configs/study.yaml --dry-run
-  expertp sweep configs/study.yaml --out studies/first --workers 2 --refine 30
+  expertp sweep configs/study.yaml --out studies/first --until decided --minutes 30
 """
 
 LOOK_SECONDS = 1.0
@@ -53,26 +55,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the cost and train nothing")
     add_workers(parser)
     parser.add_argument(
-        "--refine",
-        metavar="MINUTES",
-        type=float,
-        default=0.0,
-        help="time for deciding INCONCLUSIVE verdicts (default: 0)",
+        "--until", choices=["decided"], help="train only the cells that decide the verdicts (default: all cells)"
+    )
+    parser.add_argument(
+        "--minutes", metavar="M", type=float, help="time for --until decided; active runs are saved (default: no limit)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Train and print the verdicts; return 1 if a run has failed."""
     study = load_study(args.study_file, args.overrides)
-    if not 0 <= args.refine < math.inf:
-        raise InputError(f"--refine {args.refine:g}: give minutes, 0 or more")
-    if args.refine and study.verdict is None:
-        raise InputError("--refine needs verdicts, and the study has none (verdict: null); remove one of the two")
+    if args.minutes is not None and not (args.until and 0 < args.minutes < math.inf):
+        hint = "give minutes above 0" if args.until else "it goes with --until decided"
+        raise InputError(f"--minutes {args.minutes:g}: {hint}")
+    if args.until and study.verdict is None:
+        raise InputError(
+            "--until decided needs verdicts, and the study has none (verdict: null); remove one of the two"
+        )
+    if args.until:
+        study = _with_choice(study, args.out)
     if args.dry_run:
         return dry_run(study, args.out, args.workers)
     if args.out is None:
         raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
-    return train(study, args.out, args.workers, args.refine * 60)
+    return train(study, args.out, args.workers, None if args.minutes is None else args.minutes * 60)
+
+
+def _with_choice(study: StudySpec, out: str | None) -> StudySpec:
+    """Return a study with the cells that an adaptive sweep has chosen so far, or with its first ones."""
+    from expertp.search.design import first_choice
+    from expertp.study.store import stored_choice
+
+    chosen = study.chosen or (stored_choice(out) if out is not None else None)
+    return first_choice(study) if chosen is None else study.replace(chosen=chosen)
 
 
 def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
@@ -124,9 +139,9 @@ def describe_time(times: "Forecast", workers: int) -> str:
     return "\n".join(["", columns(rows), "", f"{total}, {times.basis}"])
 
 
-def train(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0) -> int:
-    """Train the missing runs, show the progress, and print the outcome."""
-    from expertp.search.design import refine
+def train(study: StudySpec, out: str, workers: int, seconds: float | None = None) -> int:
+    """Train the missing runs, show the progress, and print the outcome; `seconds` is the time of an adaptive study."""
+    from expertp.search.design import decide
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
@@ -135,14 +150,16 @@ def train(study: StudySpec, out: str, workers: int, refine_seconds: float = 0.0)
     directory, executor = open_study(out, study), LocalExecutor(workers)
     with Reporter("sweep", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
         view = SweepView(reporter, workers)
-        table = sweep(directory, executor, stop.received, view.follow(directory))
-        if refine_seconds > 0 and study.verdict is not None:
-            directory = refine(directory, executor, refine_seconds, view.show_proposal, stop.received, view.follow)
+        if study.chosen is None:
+            table = sweep(directory, executor, stop.received, view.follow(directory))
+        else:
+            budget = math.inf if seconds is None else seconds
+            directory = decide(directory, executor, budget, view.show_proposal, stop.received, view.follow)
             table = directory.table()
     print(describe_outcome(directory, table, is_stopped=stop.received()))
     if stop.received():
         return 128 + stop.number
-    allowed = (*DONE, "unfinished", "missing") if refine_seconds else DONE  # the time of --refine may end within a run
+    allowed = DONE if seconds is None else (*DONE, "unfinished", "missing")  # the time may end within a run
     return 0 if all(result.status in allowed for result in table.results) else 1
 
 
@@ -154,12 +171,12 @@ class SweepView:
 
     def show_proposal(self, proposal: "Proposal", is_chosen: bool) -> None:
         """Print cells that would decide a verdict, and whether they fit into the budget."""
-        cells, minutes = proposal.refinement, proposal.seconds / self._workers / 60
-        added = [f"{cells.hp} {', '.join(f'{value:g}' for value in cells.values)}"] if cells.values else []
-        added += [f"seeds {', '.join(map(str, cells.seeds))}"] if cells.seeds else []
+        cells, minutes = proposal.choice, proposal.seconds / self._workers / 60
+        values = ", ".join(f"{value:g}" for value in cells.values)
         self._reporter.line(
-            f"{'adding' if is_chosen else 'over budget'}: {cells.axis}, {cells.hp}: {' and '.join(added)} "
-            f"({plural(proposal.runs, 'run')}, about {minutes:.1f} min)"
+            f"{'next' if is_chosen else 'over budget'}: {cells.axis}, {cells.hp}: {values} with "
+            f"{plural(len(cells.seeds), 'seed')} ({plural(proposal.runs, 'more run', 'more runs')}, about "
+            f"{minutes:.1f} min)"
         )
         self._reporter.line(f"  because {cells.why}")
 

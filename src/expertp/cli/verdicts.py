@@ -1,30 +1,53 @@
-"""Verdicts as text for a terminal."""
+"""Verdicts of a study as text for a terminal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from expertp.cli.text import columns
-from expertp.report.commands import next_step, refinement
+from expertp.errors import printable
+from expertp.report.commands import deciding
+from expertp.report.summary import describe_horizon
 
 if TYPE_CHECKING:
-    from expertp.analysis.transfer import StudyVerdict, Verdict
+    from expertp.analysis.transfer import Judgement, StudyVerdict
 
 
 def verdict_table(verdict: "StudyVerdict", directory: Path) -> str:
-    """Return a table with one row per axis and hyperparameter, the reason of each verdict, and what would decide it."""
-    rows = [("axis", "hp", "verdict", "drift per doubling, octaves", "excess loss, nats", "seeds")]
-    for each in verdict.axes:
-        conclusion, seeds = each.conclusion or "not judged", str(each.n_seeds)
-        rows.append((each.axis, each.hp, conclusion, f"{each.drift:+.2f}", f"{each.excess:.4f}", seeds))
-    lines = [columns(rows), "", *(_why(each) for each in verdict.axes)]
-    if any(each.remedies for each in verdict.axes):
+    """Return a table with one row per axis, arm and hyperparameter, the reason of each verdict, and what is next."""
+    rows: list[tuple[str, ...]]
+    rows = [("axis", "arm", "of", "verdict", "cost of zero-shot, nats", "tolerance", "drift, octaves per doubling")]
+    rows += [_row(each) for each in (*verdict.axes, *verdict.others)]
+    lines = [columns(rows), "", *(_why(each) for each in (*verdict.axes, *verdict.others))]
+    if horizon := describe_horizon(verdict.horizon):
+        lines += ["", horizon]
+    if any(each.conclusion == "UNDECIDED" for each in verdict.axes):
         from expertp.study.store import read_study
 
         study = read_study(directory)
-        lines += ["", f"to decide what is INCONCLUSIVE: {refinement(study, study.table(), verdict)}".replace("`", "")]
+        lines += ["", f"to decide what is UNDECIDED: {deciding(study, study.table(), verdict)}".replace("`", "")]
     return "\n".join(lines)
 
 
-def _why(verdict: "Verdict") -> str:
-    steps = [next_step(each, verdict.hp) for each in verdict.remedies[:1]]
-    return f"{verdict.axis}, {verdict.hp}: {'. Next: '.join([verdict.reason, *steps])}"
+def _row(each: "Judgement") -> tuple[str, ...]:
+    hp, drift, power = (getattr(each, name, None) for name in ("hp", "drift", "power"))
+    conclusion = each.conclusion or "not judged"
+    return (
+        each.axis,
+        each.arm.name,
+        hp or "all",
+        f"{conclusion}, NO POWER" if power == "NO POWER" else conclusion,
+        f"{each.cost:.4f}",
+        f"{each.worst.tolerance:.4f}" if each.worst else "-",
+        "-" if drift is None else f"{drift:+.2f}",
+    )
+
+
+def _why(each: "Judgement") -> str:
+    hp = getattr(each, "hp", None)
+    place = ", ".join(printable(word) for word in (each.axis, each.arm.name, hp or "all hyperparameters"))
+    worst, text = each.worst, f"{place}: {each.reason}"
+    if worst is not None and worst.sensitivity.is_known:
+        text += f"; one octave off the optimum would cost {worst.sensitivity.value:.4f}"
+    if getattr(each, "power", None) == "NO POWER":
+        text += "; NO POWER: the control does not fail"
+    return text

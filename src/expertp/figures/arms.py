@@ -100,8 +100,23 @@ def data(table: StudyTable, arm: Arm) -> ArmsData:
     return ArmsData(table.axes_of(arm), table.own, arm, tuple(sizes))
 
 
+class HeadlineData(ArmsData):
+    """The same, for a figure of losses only."""
+
+    @property
+    def shape(self) -> tuple[float, float]:
+        """Columns and rows of panels."""
+        return len(self.axes), 1.0
+
+
+def headline_data(table: StudyTable, arm: Arm) -> HeadlineData:
+    """Compare every size of an arm's axes with the study's own arm, for a figure of losses only."""
+    found = data(table, arm)
+    return HeadlineData(found.axes, found.own, found.other, found.sizes)
+
+
 def _retuned(table: StudyTable, axis: str, size: Size, arm: Arm) -> tuple[tuple[float, ...], str]:
-    """Return the losses of an arm's best grid point at a size, one per seed of the study, and where it lies.
+    """Return the losses of an arm's best grid point at a size, one per zero-shot seed, and where it lies.
 
     The best is chosen by the mean loss, as gaps are means. The zero-shot value is a candidate too, so re-tuned cannot
     be worse than zero-shot.
@@ -109,8 +124,12 @@ def _retuned(table: StudyTable, axis: str, size: Size, arm: Arm) -> tuple[tuple[
     swept = [found for hp in HPS if (found := curve(table, axis, size, arm, hp)) is not None]
     if not swept:
         return (), ""
+    seeds = [row.cell.seed for row in table.where(axis=axis, size=size, arm=arm, hp=None)]
     candidates = [
-        (losses[: len(table.study.seeds)], f"{each.hp} {value:g}")
+        (
+            tuple(dict(zip(each.seeds, losses, strict=True)).get(seed, math.nan) for seed in seeds),
+            f"{each.hp} {value:g}",
+        )
         for each in swept
         for value, losses, median in zip(each.log2_values, each.losses, each.medians, strict=True)
         if math.isfinite(median)
@@ -133,7 +152,10 @@ def draw(figure: Figure, arms: ArmsData) -> None:
     """Draw losses in the top row and gaps in the bottom row, one column per axis."""
     columns = style.columns(figure, arms.axes, (1.5, 1), sharey="row")
     for axis, (upper, lower) in columns:
-        _draw_axis(upper, lower, arms, [each for each in arms.sizes if each.axis == axis])
+        sizes = [each for each in arms.sizes if each.axis == axis]
+        _draw_losses(upper, arms, sizes)
+        _draw_gaps(lower, arms, sizes)
+        upper.tick_params(labelbottom=False)
     upper, lower = columns[0][1]
     upper.set_ylabel(LOSS)
     lower.set_ylabel("gap (nats)")
@@ -147,26 +169,48 @@ def draw(figure: Figure, arms: ArmsData) -> None:
     style.figure_legend(figure)
 
 
-def _draw_axis(upper: Axes, lower: Axes, arms: ArmsData, sizes: Sequence[Comparison]) -> None:
-    for ax in (upper, lower):
-        style.faint_grid(ax)
-        style.scale_ticks(ax, [each.size.scale for each in sizes])
-    lower.axhline(0, color=style.INK, linewidth=0.9)
-    # Field, label, colour, marker, line and horizontal offset of gaps.
+def draw_headline(figure: Figure, arms: HeadlineData) -> None:
+    """Draw losses, one column per axis."""
+    columns = style.columns(figure, arms.axes, sharey="row")
+    for axis, (ax,) in columns:
+        _draw_losses(ax, arms, [each for each in arms.sizes if each.axis == axis])
+        ax.set_xlabel("scale (times the base)")
+    columns[0][1][0].set_ylabel(LOSS)
+    if any(losses.diverged for each in arms.sizes for losses in (each.ours, each.zero_shot)):
+        strip_of_diverged([panels[0] for _, panels in columns], levels=3)
+    style.figure_legend(figure)
+
+
+def _series(arms: ArmsData) -> tuple[tuple[str, str, dict[str, str], float], ...]:
+    """Return field, label, look and horizontal offset of gaps of each series."""
     own, other = as_drawn(arms.own.name), as_drawn(arms.other.name)
-    series = (
+    looks = (
         ("ours", f"{own}, zero-shot", style.OURS, "o", "-", 1.0),
         ("zero_shot", f"{other}, zero-shot", style.OTHER, "s", "--", 0.97),
         ("retuned", f"{other}, re-tuned at each size", style.RETUNED, "D", ":", 1.03),
     )
-    for level, (field, label, colour, marker, line, beside) in enumerate(series):
-        look = {"color": colour, "marker": marker, "linestyle": line}
+    return tuple(
+        (field, label, {"color": colour, "marker": marker, "linestyle": line}, beside)
+        for field, label, colour, marker, line, beside in looks
+    )
+
+
+def _draw_losses(ax: Axes, arms: ArmsData, sizes: Sequence[Comparison]) -> None:
+    style.faint_grid(ax)
+    style.scale_ticks(ax, [each.size.scale for each in sizes])
+    for level, (field, label, look, _) in enumerate(_series(arms)):
         losses = {each.size.scale: found for each in sizes if (found := getattr(each, field))}
         if losses:
-            draw_losses(upper, list(losses), list(losses.values()), level, **look, label=label)
+            draw_losses(ax, list(losses), list(losses.values()), level, **look, label=label)
+
+
+def _draw_gaps(ax: Axes, arms: ArmsData, sizes: Sequence[Comparison]) -> None:
+    style.faint_grid(ax)
+    style.scale_ticks(ax, [each.size.scale for each in sizes])
+    ax.axhline(0, color=style.INK, linewidth=0.9)
+    for field, _, look, beside in _series(arms):
         gaps = {each.size.scale * beside: gap for each in sizes if (gap := getattr(each, f"{field}_gap", None))}
         if gaps:
             mean, low, high, _ = zip(*gaps.values(), strict=True)
-            error_bars(lower, list(gaps), mean, low, high, **look)
-    upper.tick_params(labelbottom=False)
-    lower.set_xlabel("scale (times the base)")
+            error_bars(ax, list(gaps), mean, low, high, **look)
+    ax.set_xlabel("scale (times the base)")

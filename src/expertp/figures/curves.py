@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from expertp.analysis.curve_fit import CurveFit, fit_curve, pooled_noise
 from expertp.analysis.curves import Curve, curve, curves
-from expertp.analysis.optimum import Optimum, estimate_optimum, pooled_noise
 from expertp.analysis.transfer import Verdict
 from expertp.figures import style
 from expertp.figures.labels import (
@@ -21,7 +21,6 @@ from expertp.figures.labels import (
     LossSummary,
     as_drawn,
     axis_title,
-    known,
     seeds_label,
     summarize,
 )
@@ -45,7 +44,7 @@ class Line:
     label: str
     place: tuple[int, int]
     curve: Curve
-    star: Optimum | None
+    star: CurveFit | None
 
     @property
     def losses(self) -> dict[float, LossSummary]:
@@ -111,7 +110,7 @@ class CurvesData(FigureData):
         for panel in self.panels:
             for line in panel.lines:
                 size = (line.curve.size.value_on(line.curve.axis), line.curve.size.scale)
-                star = (line.star.at.value, line.star.edge) if line.star else (None, None)
+                star = (line.star.optimum.value, line.star.edge) if line.star else (None, None)
                 for value, losses in line.losses.items():
                     yield panel.axis, panel.arm.name, panel.hp, *size, value, *losses.numbers.values(), *star
 
@@ -157,38 +156,33 @@ def base_data(table: StudyTable, hp: HP, labels: Mapping[Arm, str]) -> CurvesDat
     return named_data(BASE, {hp: {label: (found, None) for label, found in swept.items() if found}})
 
 
-def named_data(axis: str, named: Mapping[HP, Mapping[str, tuple[Curve, Optimum | None]]]) -> CurvesData:
+def named_data(axis: str, named: Mapping[HP, Mapping[str, tuple[Curve, CurveFit | None]]]) -> CurvesData:
     """Gather curves of several studies, with their labels, in one panel per hyperparameter; the first is the base's."""
     panels = []
     for hp, found in named.items():
         places = [(place, len(found)) for place in range(len(found))]
-        lines = [_line(label, place, *each) for place, (label, each) in zip(places, found.items(), strict=True)]
+        lines = [Line(label, place, *each) for place, (label, each) in zip(places, found.items(), strict=True)]
         base = lines[0].star
-        panels.append(Panel(axis, lines[0].curve.arm, hp, tuple(lines), base.at.value if base else None))
+        panels.append(Panel(axis, lines[0].curve.arm, hp, tuple(lines), base.optimum.value if base else None))
     return CurvesData(tuple(panels), len(panels))
 
 
 def panel(table: StudyTable, axis: str, arm: Arm, hp: HP, verdicts: Sequence[Verdict]) -> Panel:
     """Gather one panel, with the optima of the verdicts; those of an arm without a verdict are estimated."""
     found, sizes = curves(table, axis, arm, hp), table.sizes(axis)
-    optima: Mapping[Size, Optimum | None]
-    judged = [each.optima for each in verdicts if (each.axis, each.hp) == (axis, hp) and arm == table.own]
+    fits: Mapping[Size, CurveFit | None]
+    judged = [each.fits for each in verdicts if (each.axis, each.hp) == (axis, hp) and arm == table.own]
     if judged:
-        optima = judged[0]
+        fits = judged[0]
     else:
         noise = pooled_noise(found)
-        optima = {each.size: estimate_optimum(each, noise) for each in found}
+        fits = {each.size: fit_curve(each, noise) for each in found}
     lines = [
-        _line(each.size.label_on(axis), (sizes.index(each.size), len(sizes)), each, optima.get(each.size))
+        Line(each.size.label_on(axis), (sizes.index(each.size), len(sizes)), each, fits.get(each.size))
         for each in found
     ]
-    base = optima.get(table.base(axis))
-    return Panel(axis, arm, hp, tuple(lines), known(base.at.value) if base else None)
-
-
-def _line(label: str, place: tuple[int, int], curve: Curve, optimum: Optimum | None) -> Line:
-    has_star = optimum is not None and not (math.isnan(optimum.at.value) or math.isnan(optimum.loss))
-    return Line(label, place, curve, optimum if has_star else None)
+    base = fits.get(table.base(axis))
+    return Panel(axis, arm, hp, tuple(lines), base.optimum.value if base else None)
 
 
 def draw(figure: Figure, curves: CurvesData) -> None:
@@ -288,7 +282,7 @@ def _draw_line(ax: Axes, line: Line, frame: _Frame) -> None:
     ]
     if line.star:
         ax.plot(
-            [line.star.at.value], [line.star.loss], marker="*", markersize=12, color=line.colour, linestyle="none",
+            [line.star.optimum.value], [line.star.loss], marker="*", markersize=12, color=line.colour, linestyle="none",
             markeredgecolor=style.INK, markeredgewidth=0.7, zorder=5,
         )  # fmt: skip
     if frame.top > frame.high:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from expertp.analysis.optimum import Edge, Optimum, interval
+from expertp.analysis.curve_fit import CurveFit, Edge, interval
 from expertp.analysis.transfer import Verdict
 from expertp.figures import style
 from expertp.figures.labels import HP_SHORT, axes_with_data
@@ -36,13 +36,12 @@ class Shift(NamedTuple):
 
 @dataclass(frozen=True)
 class DriftData(FigureData):
-    """Verdicts of all axes, half the spacing of the lr grid, and the drift that the study allows per doubling."""
+    """Verdicts of all axes, and half the spacing of the learning-rate grid."""
 
     columns = ("axis", "hp", "scale", "octaves", "low", "high", "edge", "octaves_per_doubling", "seeds")
     axes: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     half_grid: float
-    allowed: float | None
 
     @property
     def has_shifts(self) -> bool:
@@ -61,23 +60,22 @@ def data(study: StudySpec, verdicts: Sequence[Verdict]) -> DriftData:
     """Compute shifts from the optima of the verdicts."""
     spacing = min((b - a for a, b in itertools.pairwise(grid(study, "log2_lr"))), default=1.0)
     axes = axes_with_data(axis_names(study), {each.axis for each in verdicts if len(shifts(each)) > 1})
-    return DriftData(axes, tuple(verdicts), spacing / 2, study.verdict.drift if study.verdict else None)
+    return DriftData(axes, tuple(verdicts), spacing / 2)
 
 
 def shifts(verdict: Verdict) -> dict[Size, Shift]:
     """Return the shift of each size whose optimum is known; empty where the base's is unknown."""
-    base = verdict.base_optimum
-    if base is None or not math.isfinite(base.at.value):
-        return {}
-    return {size: shift(each, base) for size, each in verdict.optima.items() if math.isfinite(each.at.value)}
+    base = verdict.base_fit
+    return {} if base is None else {size: shift(fit, base) for size, fit in verdict.fits.items()}
 
 
-def shift(optimum: Optimum, base: Optimum) -> Shift:
+def shift(fit: CurveFit, base: CurveFit) -> Shift:
     """Return the shift of an optimum from the base's."""
-    if optimum is base:
-        return Shift(Estimate(0.0, 0.0, 0.0), optimum.edge)
-    ends = interval(optimum.draws_low - base.draws_high, optimum.draws_high - base.draws_low)
-    return Shift(Estimate(optimum.at.value - base.at.value, *ends), optimum.edge or base.edge)
+    if fit is base:
+        return Shift(Estimate(0.0, 0.0, 0.0), fit.edge)
+    (low, high), (base_low, base_high) = fit.bounds(), base.bounds()
+    ends = interval(low - base_high, high - base_low)
+    return Shift(Estimate(fit.optimum.value - base.optimum.value, *ends), fit.edge or base.edge)
 
 
 def draw(figure: Figure, drift: DriftData) -> None:
@@ -105,11 +103,6 @@ def _draw_axis(ax: Axes, found: Mapping[HP, Mapping[Size, Shift]], drift: DriftD
         linewidth=0, label="half a grid step",
     )  # fmt: skip
     ax.axhline(0, color=style.INK, linewidth=0.8)
-    if drift.allowed is not None:
-        fine = np.geomspace(scales[0], scales[-1], 20)
-        for sign, label in ((-1, None), (1, "allowed by the study")):
-            allowed = sign * drift.allowed * np.log2(fine)
-            ax.plot(fine, allowed, **style.DOTTED, alpha=0.6, linewidth=1, label=label)
     for hp, moved in found.items():
         _draw_shifts(ax, hp, moved, top)
     style.scale_ticks(ax, scales)

@@ -1,8 +1,8 @@
 """Fig. 10, Section 3.2: the negative control. More experts at a fixed number of active ones, so that kappa -> 0.
 
-Criterion: the study's verdict is FAIL; or training loses its stability: at a learning rate at or above the base's, half
-of a size's runs fail and no run of the base does. A run fails if it diverges, or ends 0.5 nats above the best loss of
-its size.
+Criterion: the study's verdict is FAILS; or training loses its stability: at a learning rate at or above the base's,
+half of a size's runs fail and no run of the base does. A run fails if it diverges, or ends 0.5 nats above the best loss
+of its size.
 """
 
 import math
@@ -32,14 +32,14 @@ def decide(tables: Tables) -> Outcome:
     (verdict,) = judge(table).axes
     number, lost = f"drift of the optimum: {describe_drift(verdict)}", _lost_stability(table, verdict)
     is_shown, why = None, f"{verdict.axis}: {verdict.reason}."
-    if verdict.conclusion == "FAIL":
+    if verdict.conclusion == "FAILS":
         is_shown, why = True, f"No transfer: {verdict.reason}."
     elif lost:
         is_shown, number = True, f"{number}; {lost}"
         failing = f"A run fails if it diverges, or ends {FAILED} nats above the best loss of its size"
         unstable = f"Training becomes unstable: {lost}. {failing}; no run of the base fails there."
         why = f"{unstable} Optimum: {verdict.reason}."
-    elif verdict.conclusion == "PASS":
+    elif verdict.conclusion == "TRANSFERS":
         is_shown, why = False, f"The optimum transfers: {verdict.reason}."
     return Outcome([is_shown], number, why, (draw_curves(table, [verdict]),))
 

@@ -47,9 +47,9 @@ def decide(tables: Tables) -> Outcome:
         found = judge_curves([replace(base, axis=axis), target], long.study.verdict)
         verdicts.append(found)
         labels = {f"base, {short.study.train.steps} steps": base, f"{axis}, {long.study.train.steps} steps": target}
-        drawn[hp] = {label: (each, found.optima.get(each.size)) for label, each in labels.items()}
-        if base.size in found.optima and target.size in found.optima:
-            shift = found.optima[target.size].at.value - found.optima[base.size].at.value
+        drawn[hp] = {label: (each, found.fits.get(each.size)) for label, each in labels.items()}
+        if base.size in found.fits and target.size in found.fits:
+            shift = found.fits[target.size].optimum.value - found.fits[base.size].optimum.value
             shifts.append(f"{HP_SHORT[hp]} {shift:+.2f}")
     moved = ", ".join(shifts) or "unknown"
     prefix = f"optimum of `{axis}` on the long horizon minus the base's on the short one, in octaves: {moved}; "

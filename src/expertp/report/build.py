@@ -8,15 +8,16 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
-from expertp.analysis.curves import curves
-from expertp.analysis.transfer import StudyVerdict, Verdict
+from expertp.analysis.transfer import Conclusion, Judgement, StudyVerdict, Verdict
 from expertp.figures.labels import HP_SHORT, axis_title
 from expertp.report import appendix, commands, sections
 from expertp.report.elements import Missing, Page, VerdictRow
 from expertp.report.place import digest_of, place_of
 from expertp.report.reading import Reading, read
 from expertp.report.sections import Album
+from expertp.report.summary import describe_horizon, summarize_study
 from expertp.study.cells import grid
 from expertp.study.spec import HP
 from expertp.study.store import StudyDirectory, read_study
@@ -82,6 +83,7 @@ def make_page(reading: Reading, album: Album, digest: str) -> Page:
     """Gather the contents of the page, which carries a digest of what it shows; figures go into the album."""
     study, path, results = reading.study, reading.directory.path, reading.table.results
     missing, runs = reading.verdict.missing, plural(len(results), "run")
+    summary = (*summarize_study(reading.verdict), describe_horizon(reading.verdict.horizon))
     has = "has" if missing == 1 else "have"
     numbered = [*sections.run_sections(reading, album), appendix.coordinate_check(reading), appendix.theory(reading)]
     others = [
@@ -90,11 +92,13 @@ def make_page(reading: Reading, album: Album, digest: str) -> Page:
     return Page(
         digest=digest,
         title=f"Transfer study: {study.name}",
+        summary=tuple(map(_typographic, filter(None, summary))),
+        headline=sections.headline(reading, album),
         intro=intro(reading),
         facts=facts(reading),
         verdict_sum=verdict_sum(reading),
         verdict_note=verdict_note(reading),
-        verdicts=tuple(verdict_row(reading, each) for each in reading.verdict.axes),
+        verdicts=tuple(verdict_row(reading, each) for each in (*reading.verdict.axes, *reading.verdict.others)),
         missing=Missing(f"{missing} of {runs} {has} not ended.", commands.sweep(path)) if missing else None,
         sections=(*sorted(numbered, key=lambda section: int(section.number)), *others),
         written_by=f"Written by expertp {version('expertp')}, `{commands.report(path)}`",
@@ -135,9 +139,9 @@ def facts(reading: Reading) -> tuple[tuple[str, str], ...]:
 
 
 def verdict_sum(reading: Reading) -> str:
-    """Count the verdicts."""
-    found = Counter(each.conclusion or "not judged" for each in reading.verdict.axes)
-    counted = [f"{found[name]} {name}" for name in ("PASS", "FAIL", "INCONCLUSIVE", "not judged") if found[name]]
+    """Count the verdicts of the study's own arm."""
+    found = Counter[str](each.conclusion or "not judged" for each in reading.verdict.axes)
+    counted = [f"{found[name]} {name}" for name in (*get_args(Conclusion), "not judged") if found[name]]
     return (
         f"{', '.join(counted) or 'None'}, of {plural(sum(found.values()), 'combination')} of axis and hyperparameter."
     )
@@ -149,31 +153,34 @@ def verdict_note(reading: Reading) -> str:
     if allowed is None:
         return "This study asks for no verdict (verdict: null). The table gives the numbers only."
     return (
-        "Drift is how far the optimum moves when the size doubles, in octaves (factors of two). Excess is the loss "
-        "at the base's optimum minus the lowest loss of that size, at the worst size. PASS: no optimum lies on the "
-        f"edge of its grid, the 95% interval of the drift is within ±{allowed.drift:g} octaves per doubling, and the "
-        f"95% interval of the excess is below the larger of {allowed.excess_nats:g} nats and {allowed.excess_sds:g} "
-        "standard deviations over seeds. FAIL: one of the two intervals lies entirely outside its limit. "
-        "INCONCLUSIVE: everything else."
+        "The cost of zero-shot is its loss minus the lowest loss of the same size, paired by seed, at the size that "
+        f"decides. The tolerance is the larger of {allowed.nats:g} nats and {allowed.share:.0%} of the loss that the "
+        "size gains over the base. TRANSFERS: the whole interval of the cost lies within the tolerance, at every size. "
+        "FAILS: it lies beyond the tolerance, by more than the base's own distance from its optimum explains. "
+        "UNDECIDED: everything else. NO POWER: an arm that should fail on this axis does not."
     )
 
 
-def verdict_row(reading: Reading, verdict: Verdict) -> VerdictRow:
+def verdict_row(reading: Reading, judged: Judgement) -> VerdictRow:
     """Return the row of a verdict in the table."""
-    judged = curves(reading.table, verdict.axis, reading.table.own, verdict.hp)
-    runs = sum(len(losses) for curve in judged for losses in curve.losses)
-    steps = [f"{commands.next_step(each, verdict.hp)}: {reading.refinement}" for each in verdict.remedies[:1]]
+    verdict = judged if isinstance(judged, Verdict) else None
+    runs = [row.result for row in reading.table.where(axis=judged.axis, arm=judged.arm)]
+    is_own_and_open = judged.arm == reading.table.own and judged.conclusion == "UNDECIDED"
+    worst = judged.worst
     return VerdictRow(
-        axis=axis_title(verdict.axis),
-        hp=HP_SHORT[verdict.hp],
-        verdict=verdict.conclusion or "not judged",
-        reason=sentence(verdict.reason),
-        drift=interval(verdict.drift, "+.2f"),
-        excess=interval(verdict.excess, ".4f"),
-        limit=f"{verdict.excess_limit:.4f}",
-        seeds=str(verdict.n_seeds),
-        diverged=f"{sum(sum(curve.n_diverged) for curve in judged)} of {runs}",
-        next_step=sentence(steps[0]) if steps else "",
+        axis=axis_title(judged.axis),
+        arm=judged.arm.name,
+        hp=HP_SHORT[verdict.hp] if verdict else "all",
+        verdict=judged.conclusion or "not judged",
+        has_no_power=verdict is not None and verdict.power == "NO POWER",
+        reason=sentence(judged.reason),
+        cost=interval(judged.cost, ".4f"),
+        tolerance=f"{worst.tolerance:.4f}" if worst else "–",
+        sensitivity=interval(worst.sensitivity, ".3f") if worst else "–",
+        drift=interval(verdict.drift, "+.2f") if verdict else "–",
+        seeds=str(judged.n_seeds),
+        diverged=f"{sum(each.status == 'diverged' for each in runs)} of {len(runs)}",
+        next_step=sentence(str(reading.deciding)) if is_own_and_open else "",
     )
 
 

@@ -14,9 +14,7 @@ from expertp.util.machine import usable_cores
 from expertp.util.text import command, plural
 
 if TYPE_CHECKING:
-    from expertp.analysis.remedies import Remedy
     from expertp.analysis.transfer import StudyVerdict
-    from expertp.study.spec import HP
     from expertp.study.store import StudyDirectory
     from expertp.study.table import StudyTable
 
@@ -66,12 +64,12 @@ def _yaml(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class Refinement:
-    """One sweep that trains what would decide all open verdicts of a study.
+class Deciding:
+    """The sweep that would decide the open verdicts of a study.
 
     Args:
         command: the command.
-        runs: number of runs that it adds to the study.
+        runs: number of runs that its next look adds to the study.
         minutes: the time for them, with one worker per core.
     """
 
@@ -82,35 +80,16 @@ class Refinement:
     def __str__(self) -> str:
         if not self.runs:
             return f"`{self.command}`"
-        return f"`{self.command}` ({plural(self.runs, 'run')}, about {self.minutes} min)"
+        return f"`{self.command}` ({plural(self.runs, 'run')} next, about {self.minutes} min)"
 
 
-def refinement(directory: StudyDirectory, table: StudyTable, verdict: StudyVerdict) -> Refinement:
-    """Return the sweep that would decide all open verdicts of a study, with its cost."""
+def deciding(directory: StudyDirectory, table: StudyTable, verdict: StudyVerdict) -> Deciding:
+    """Return the sweep that would decide all open verdicts of a study, with the cost of its next look."""
     from expertp.search.design import propose
 
-    found = propose(directory, table, verdict)
-    if not found:
-        return Refinement(sweep(directory.path), 0, 0)
+    line = sweep(directory.path, "--until", "decided")
+    if verdict.missing:
+        return Deciding(line if directory.study.chosen is not None else sweep(directory.path), 0, 0)
+    found = [each for each in propose(table, verdict) if not math.isnan(each.seconds)]
     minutes = math.ceil(sum(each.seconds for each in found) / usable_cores() / 60)
-    line = sweep(directory.path, "--refine", str(minutes))
-    return Refinement(line, sum(each.runs for each in found), minutes)
-
-
-def next_step(remedy: Remedy, hp: HP) -> str:
-    """Return what a remedy of an open verdict adds to a study.
-
-    >>> from expertp.analysis.remedies import Remedy
-    >>> next_step(Remedy("seeds", seeds=(3, 4)), "log2_lr")
-    'add seeds 3, 4'
-    """
-    if remedy.kind == "runs":
-        return f"train the {plural(remedy.runs, 'missing run') if remedy.runs != 1 else 'missing run'}"
-    if remedy.kind == "seeds":
-        return f"add seed{'s' if len(remedy.seeds) != 1 else ''} {_listed(remedy.seeds)}"
-    where = "beyond its edge" if remedy.kind == "wider" else "around the optimum"
-    return f"add {_listed(remedy.values)} to the grid of {hp}, {where}"
-
-
-def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
+    return Deciding(line, sum(each.runs for each in found), minutes)

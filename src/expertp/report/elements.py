@@ -91,12 +91,15 @@ class VerdictRow:
     """One row of the table of verdicts."""
 
     axis: str
+    arm: str
     hp: str
     verdict: str
+    has_no_power: bool
     reason: str
+    cost: str
+    tolerance: str
+    sensitivity: str
     drift: str
-    excess: str
-    limit: str
     seeds: str
     diverged: str
     next_step: str
@@ -108,6 +111,8 @@ class Page:
 
     digest: str
     title: str
+    summary: tuple[str, ...]
+    headline: Picture | None
     intro: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     verdict_sum: str

@@ -87,11 +87,11 @@ def place_of(directory: Path, out: Path | None = None) -> Place:
 
 def digest_of(directory: StudyDirectory) -> str:
     """Return a digest of everything that a report depends on: program, path and the contents of all files it reads."""
-    zero_shot = {cell.run for cell in directory.cells if cell.hp is None}
+    # Figures read the records of zero-shot runs, and the horizon those of the base's learning rates.
+    is_read = {cell.run for cell in directory.cells if cell.hp is None or (cell.size.is_base and cell.hp == "log2_lr")}
     paths = [directory.path / "study.json"]
     for identity, run in directory.runs.items():
-        # Figures read the records of zero-shot runs only.
-        names = ("run.json", "summary.json", *(["metrics.jsonl"] if run in zero_shot else []))
+        names = ("run.json", "summary.json", *(["metrics.jsonl"] if run in is_read else []))
         paths += [directory.place(identity) / name for name in names]
         paths.append(directory.path / "failures" / f"{identity}.json")
     paths += sorted(path for pattern in BESIDE for path in directory.path.glob(pattern))

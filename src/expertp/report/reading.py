@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from expertp.analysis.transfer import StudyVerdict, judge
-from expertp.report.commands import Refinement, refinement
+from expertp.report.commands import Deciding, deciding
 from expertp.spec import ModelSpec
 from expertp.study.cells import Arm
 from expertp.study.spec import StudySpec
@@ -33,9 +33,9 @@ class Reading:
         return self.directory.study
 
     @cached_property
-    def refinement(self) -> Refinement:
+    def deciding(self) -> Deciding:
         """The sweep that would decide the open verdicts."""
-        return refinement(self.directory, self.table, self.verdict)
+        return deciding(self.directory, self.table, self.verdict)
 
     @property
     def largest(self) -> ModelSpec:

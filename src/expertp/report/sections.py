@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
-from expertp.figures import arms, balance, bigger, collapse, curves, drift, excess, expert_shape, scaling
+from expertp.figures import arms, balance, bigger, collapse, cost, curves, drift, expert_shape, scaling
 from expertp.figures.arms import ArmsData, Gap
 from expertp.figures.collapse import CollapseData
 from expertp.figures.curves import CurvesData
@@ -55,24 +55,23 @@ TEXTS = {
     "drift": Text(
         "3",
         "How far does the optimum drift?",
-        "Optima come from a polynomial fit around the minimum of each curve of section 1; intervals come from a "
-        "bootstrap over seeds.",
+        "Optima come from a polynomial fit around the zero-shot value of each curve of section 1. The verdict does not "
+        "depend on the drift: a flat curve has an uncertain optimum and costs nothing.",
         "Shift of the optimum from the base's, in octaves",
         "Optimum of each size minus the base's in octaves (factors of two), with its 95% interval. Grey band: half a "
-        "step of the learning-rate grid. Dotted lines: largest drift that the study allows. Arrow: the optimum lies "
-        "on the edge of the grid and is only a bound.",
+        "step of the learning-rate grid. Arrow: the optimum lies on the edge of the grid and is only a bound.",
         "The optimum of the base or of all other sizes is unknown.",
     ),
-    "excess": Text(
+    "cost": Text(
         "4",
         "What does zero-shot cost?",
-        "The excess loss is what tuning again at the larger size would gain.",
-        "Zero-shot excess loss beside seed noise and the gain from scale",
-        "Top: excess loss of each size, which is the loss at the base's optimum minus the fitted minimum of that "
-        "size, with its 95% interval. Grey band: one standard deviation over seeds. Dotted line: largest excess "
-        "that the study allows. Bottom: the same excess beside the gain from scale (bars), which is the base's "
-        "loss minus the zero-shot loss of that size.",
-        "No excess is known: it needs the optimum of the base and the sweep of another size.",
+        "The cost of zero-shot is what tuning again at the larger size would gain.",
+        "Cost of zero-shot beside its tolerance and the gain from scale",
+        "Top: cost of zero-shot at each size, which is its loss minus the fitted minimum of that size, paired by seed, "
+        "with its interval. Dotted marks: tolerance. Bottom: the same cost (filled) and what one octave off the "
+        "optimum would cost (open) beside the gain from scale (bars), which is the lowest loss of the base minus that "
+        "of the size.",
+        "No cost is known: it needs the sweeps of the base and of another size.",
     ),
     "bigger": Text(
         "6",
@@ -168,7 +167,7 @@ def run_sections(reading: Reading, album: Album) -> list[Section]:
     """Return all sections that show runs."""
     study, table, verdicts = reading.study, reading.table, reading.verdict.axes
     swept, zero_shot = reading.curve_counts(), reading.zero_shot_counts(table.own)
-    of_drift, of_excess, of_scaling = drift.data(study, verdicts), excess.data(table, verdicts), scaling.data(table)
+    of_drift, of_cost, of_scaling = drift.data(study, verdicts), cost.data(study, verdicts), scaling.data(table)
     of_balance, of_shape = balance.data(table), expert_shape.data(table)
     compared, result = bigger.data(table, collapse.data(table, table.own)), ""
     if compared.pairs:
@@ -183,13 +182,27 @@ def run_sections(reading: Reading, album: Album) -> list[Section]:
         curves_section(reading, album),
         arms_section(reading, album),
         album.section("drift", drift.draw, of_drift, of_drift.has_shifts, swept),
-        album.section("excess", excess.draw, of_excess, of_excess.points, swept),
+        album.section("cost", cost.draw, of_cost, of_cost.points, swept),
         collapse_section(reading, album),
         album.section("bigger", bigger.draw, compared, compared.pairs, zero_shot, result=result),
         loads,
         album.section("scaling", scaling.draw, of_scaling, of_scaling.fits, zero_shot),
         album.section("expert-shape", expert_shape.draw, of_shape, of_shape.is_comparable, zero_shot),
     ]
+
+
+def headline(reading: Reading, album: Album) -> Picture | None:
+    """Return the figure of the first screen: zero-shot losses of the study's own arm and the first other one."""
+    _own, *others = reading.table.arms
+    shown = [compared for arm in others[:1] if (compared := arms.headline_data(reading.table, arm)).has_losses]
+    if not shown:
+        return None
+    own, other = shown[0].own.name, shown[0].other.name
+    title = f"Zero-shot loss of {own} and {other} over scale"
+    caption = (
+        f"Loss with the base's hyperparameters, carried over by {own} and by {other}: median and range over seeds."
+    )
+    return album.picture("headline", arms.draw_headline, shown[0], title, caption, reading.zero_shot_counts(others[0]))
 
 
 def curves_section(reading: Reading, album: Album) -> Section:

@@ -1,18 +1,40 @@
-"""Which cells would decide an open verdict, and training them within a budget of time."""
+"""Which cells would decide an open verdict next, and a sweep that trains them until every verdict is decided.
+
+Every curve begins with two seeds at five values around the zero-shot value (or as many as the grid has there), at the
+base and at the largest size. After each look, an open verdict gets what decides it at the lowest cost: a value beyond
+the end at which the minimum may lie, or those values and seeds that narrow the interval of the slope at the zero-shot
+value most per run, until the verdict is expected to be decided. Looking often is corrected for by alpha spending
+(`expertp.analysis.transfer.tail_of`).
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from expertp.analysis.transfer import StudyVerdict, Verdict, judge
+from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
+from expertp.analysis.curves import zero_shot_value
+from expertp.analysis.transfer import StudyVerdict, Verdict, judge, tail_of
+from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on
+from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
-from expertp.study.spec import RefinementSpec
-from expertp.study.store import StudyDirectory, open_study
+from expertp.study.spec import HP, ChoiceSpec, StudySpec
+from expertp.study.store import StudyDirectory, open_study, read_study
 from expertp.study.sweep import Executor, sweep
 from expertp.study.table import StudyTable
+from expertp.util.statistics import normal_quantile
+
+# Octaves from the zero-shot value of the first values, and the number of the first seeds.
+FIRST_OCTAVES = (-1.0, -0.5, 0.0, 0.5, 1.0)
+FIRST_SEEDS = 2
+# Smallest spacing of values, octaves; a finer one would resolve noise rather than the curve.
+FINEST = 0.5
+BEYOND = "the minimum may lie beyond the values"
+# One look adds at most as many runs as twice those before, and a curve has at most so many seeds.
+MOST_GROWTH, MOST_SEEDS = 3.0, 24
 
 
 @dataclass(frozen=True)
@@ -20,28 +42,55 @@ class Proposal:
     """Cells that would decide a verdict.
 
     Args:
-        refinement: the values and seeds that are added to the study.
+        choice: values and seeds of the curve with the new ones.
+        is_expected_to_decide: whether they are expected to be enough.
         runs: number of runs that this adds.
-        seconds: their training time on one worker, from finished runs of these models.
+        flops: their FLOPs.
+        seconds: their training time on one worker; nan before any run has finished.
     """
 
-    refinement: RefinementSpec
+    choice: ChoiceSpec
+    is_expected_to_decide: bool
     runs: int
+    flops: float
     seconds: float
 
 
-def refine(
+def first_choice(study: StudySpec) -> StudySpec:
+    """Return a study with the cells that an adaptive sweep begins with."""
+    chosen = [
+        ChoiceSpec(
+            axis=axis, hp=hp, values=_first_values(study, axis, hp), seeds=study.seeds[:FIRST_SEEDS], why="first cells"
+        )
+        for axis in axis_names(study)
+        for hp in swept_on(study, axis)
+    ]
+    return study.replace(chosen=tuple(chosen))
+
+
+def _first_values(study: StudySpec, axis: str, hp: HP) -> tuple[float, ...]:
+    """Return the values of the grid nearest to the first octaves, and the zero-shot value."""
+    zero, values = zero_shot_value(own_arm(study), hp), grid(study, hp, axis)
+    near = {min(values, key=lambda value: abs(value - zero - octave)) for octave in FIRST_OCTAVES}
+    inner = [value for value in near if abs(value - zero) <= FIRST_OCTAVES[-1] + 1e-9]
+    # Ends that the grid does not have are made up for by its next values.
+    around = inner if len(inner) > 2 else sorted(values, key=lambda value: abs(value - zero))[:3]
+    is_there = any(math.isclose(value, zero, abs_tol=1e-9) for value in around)
+    return tuple(sorted({*around, *(() if is_there else (zero,))}))
+
+
+def decide(
     directory: StudyDirectory,
     executor: Executor,
-    budget_seconds: float,
+    budget_seconds: float = math.inf,
     on_proposal: Callable[[Proposal, bool], None] = lambda _proposal, _is_chosen: None,
     should_stop: Callable[[], bool] = lambda: False,
     follow: Callable[[StudyDirectory], Callable[[], None]] = lambda _: lambda: None,
 ) -> StudyDirectory:
-    """Add and train cells until every verdict is decided, the budget is spent or nothing more would help.
+    """Train cells until every verdict is decided, the budget is spent or nothing more would help.
 
     Args:
-        directory: a study whose runs have ended.
+        directory: a study with chosen cells.
         executor: trains the runs.
         budget_seconds: wall-clock time; runs that are not finished by then are saved.
         on_proposal: called with each proposal and whether it fits into the budget.
@@ -49,60 +98,204 @@ def refine(
         follow: given the study with its new cells, returns a function that is called often while they are trained.
 
     Returns:
-        The study with the added cells.
+        The study with the cells that were chosen.
     """
     ends_at = time.monotonic() + budget_seconds
 
     def is_over() -> bool:
         return should_stop() or time.monotonic() >= ends_at
 
-    while not is_over():
-        proposals = propose(directory, directory.table())
-        chosen = _affordable(proposals, (ends_at - time.monotonic()) * executor.workers)
+    while True:
+        sweep(directory, executor, is_over, follow(directory))
+        if is_over() or not directory.has_ended():
+            return directory
+        stored = read_study(directory.path)
+        if stored.study.chosen != directory.study.chosen:  # another sweep has gone ahead
+            directory = stored
+            continue
+        table = directory.table()
+        proposals = propose(table, judge(table))
+        left = (ends_at - time.monotonic()) * executor.workers
+        chosen = affordable(proposals, left, lambda each: each.seconds)
         for each in proposals:
             on_proposal(each, each in chosen)
         if not chosen:
             return directory
-        added = tuple(each.refinement for each in chosen)
-        study = directory.study.replace(refinements=(*directory.study.refinements, *added))
-        directory = open_study(directory.path, study, directory.runs_folder)
-        sweep(directory, executor, is_over, follow(directory))
-    return directory
+        directory = open_study(directory.path, with_choices(directory.study, chosen), directory.runs_folder)
 
 
-def propose(directory: StudyDirectory, table: StudyTable, found: StudyVerdict | None = None) -> list[Proposal]:
-    """Return the cells that would decide each open verdict, cheapest first; `found` are the verdicts, where known."""
-    study, seconds = directory.study, seconds_by_model(table.results)
-    if not seconds:
-        return []  # without a finished run, no cost is known
+def with_choices(study: StudySpec, proposals: Sequence[Proposal]) -> StudySpec:
+    """Return a study with the cells of proposals."""
+    new = {(each.choice.axis, each.choice.hp): each.choice for each in proposals}
+    return study.replace(chosen=tuple(new.get((each.axis, each.hp), each) for each in study.chosen or ()))
+
+
+def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = False) -> list[Proposal]:
+    """Return the cells that would decide each open verdict: those that are expected to be enough first, then by cost.
+
+    Args:
+        table: the study's results.
+        found: its verdicts.
+        is_bound_to_grid: whether only values and seeds of the study file may be chosen.
+    """
+    study = table.study
+    if study.chosen is None:
+        study = study.replace(chosen=tuple(_whole(study, each) for each in found.axes))
+    there = {cell.run for cell in expand(study)}
+    seconds = seconds_by_model(table.results)
     made = []
-    for verdict in (found or judge(table)).axes:
-        refinement = _refinement(verdict)
-        if refinement is None or refinement in study.refinements:
+    for verdict in found.axes:
+        choice = next(each for each in study.chosen or () if (each.axis, each.hp) == (verdict.axis, verdict.hp))
+        found_next = _next_choice(study, verdict, choice, is_bound_to_grid)
+        if found_next is None:
             continue
-        grown = replace(directory, study=study.replace(refinements=(*study.refinements, refinement)))
-        added = [run for identity, run in grown.runs.items() if identity not in directory.runs]
+        following, is_enough = found_next
+        grown = study.replace(chosen=tuple(following if each is choice else each for each in study.chosen or ()))
+        added = list(dict.fromkeys(cell.run for cell in expand(grown) if cell.run not in there))
         known = with_all_models(seconds, [run.model for run in added])
+        needed = sum(known[run.model] for run in added) if known else math.nan
         if added:
-            made.append(Proposal(refinement, len(added), sum(known[run.model] for run in added)))
-    return sorted(made, key=lambda each: each.seconds)
+            made.append(Proposal(following, is_enough, len(added), cost_of_runs(added).flops, needed))
+    return sorted(made, key=lambda each: (not each.is_expected_to_decide, each.flops))
 
 
-def _refinement(verdict: Verdict) -> RefinementSpec | None:
-    """Return the first remedy of a verdict as a refinement; missing runs are left to the sweep itself."""
-    remedy = next((each for each in verdict.remedies if each.kind != "runs"), None)
-    if remedy is None:
+def _whole(study: StudySpec, verdict: Verdict) -> ChoiceSpec:
+    """Return all cells of a curve of a study that was not adaptive."""
+    seeds = next(iter(verdict.fits.values())).curve.seeds if verdict.fits else study.seeds
+    return ChoiceSpec(axis=verdict.axis, hp=verdict.hp, values=grid(study, verdict.hp, verdict.axis), seeds=seeds)
+
+
+def _next_choice(
+    study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: bool
+) -> tuple[ChoiceSpec, bool] | None:
+    """Return the cells of a curve with those that would decide its verdict, and whether they are expected to be enough.
+
+    None if the verdict is decided, or if no cells would decide it.
+    """
+    worst = verdict.worst
+    if verdict.conclusion != "UNDECIDED" or worst is None or not verdict.noise.is_known:
         return None
-    return RefinementSpec(
-        axis=verdict.axis, hp=verdict.hp, values=remedy.values or None, seeds=remedy.seeds, why=verdict.reason
+    fit = verdict.fits.get(worst.size)
+    if fit is None or worst.is_explained_by_base:  # runs diverge, or the base has to be tuned first
+        return None
+    value = _beyond(study, choice, fit, is_bound) if worst.cost.high == math.inf else None
+    if value is not None:
+        design, is_enough, why = _Design(tuple(sorted((*choice.values, value))), choice.seeds), True, BEYOND
+    else:
+        (design, is_enough), why = _improved(study, verdict, choice, is_bound), verdict.reason
+    if design.runs == len(choice.values) * len(choice.seeds):
+        return None
+    following = choice.replace(values=design.values, seeds=design.seeds, looks=choice.looks + 1, why=why)
+    return following, is_enough
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Values and seeds of a curve."""
+
+    values: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs at one size."""
+        return len(self.values) * len(self.seeds)
+
+
+def _beyond(study: StudySpec, choice: ChoiceSpec, fit: CurveFit, is_bound: bool) -> float | None:
+    """Return a value beyond the end at which the minimum may lie: of the grid, an octave away, or half-way to a
+    diverged value; None where the minimum lies an octave from that end, so that noise is the reason.
+    """
+    side = -1 if float((fit.side.draws < 0).mean()) > float((fit.side.draws > 0).mean()) else 1
+    end = fit.values[0] if side < 0 else fit.values[-1]
+    if fit.edge is None and abs(end - fit.optimum.value) >= 1:
+        return None
+    further = sorted(
+        (value for value in (*choice.values, *grid(study, choice.hp, choice.axis)) if side * (value - end) > 0),
+        key=lambda value: abs(value - end),
     )
+    if not further:
+        return None if is_bound else end + side
+    if further[0] not in choice.values:
+        return further[0]
+    is_close = abs(further[0] - end) < 2 * FINEST
+    return None if is_bound or is_close else (further[0] + end) / 2
 
 
-def _affordable(proposals: Sequence[Proposal], seconds: float) -> list[Proposal]:
-    """Return the proposals that fit into a time, taken in their order."""
-    chosen = []
+def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: bool) -> tuple[_Design, bool]:
+    """Add the values and seeds that narrow the slope most per run until the verdict is expected to be decided.
+
+    Returns:
+        The design, and whether it is expected to be enough.
+    """
+    worst = verdict.worst
+    assert worst is not None
+    fit, zero = verdict.fits[worst.size], verdict.fits[worst.size].curve.centre
+
+    def slope(design: _Design) -> float:
+        return slope_sd(design.values, len(design.seeds), zero, verdict.noise, fit.curvature)
+
+    start = design = _Design(tuple(choice.values), tuple(choice.seeds))
+    wanted = slope(start) * _shrink(verdict, study, choice)
+    while slope(design) > wanted and design.runs < MOST_GROWTH * start.runs:
+        options = [*_more_values(study, choice, design, zero, is_bound), *_more_seeds(study, design, is_bound)]
+        if not options:
+            break
+        design = max(options, key=lambda each: math.log(slope(design) / slope(each)) / (each.runs - design.runs))
+    return design, slope(design) <= wanted
+
+
+def _shrink(verdict: Verdict, study: StudySpec, choice: ChoiceSpec) -> float:
+    """Return the factor by which the s.d. of the slope must shrink for a verdict, at the level of the next look.
+
+    The square root of the cost is proportional to the slope, and has about a normal distribution.
+    """
+    worst = verdict.worst
+    assert worst is not None
+    grown = study.replace(chosen=(choice.replace(looks=choice.looks + 1),))
+    next_tail = tail_of(grown, verdict.axis, verdict.hp)
+    wider = normal_quantile(1 - next_tail) / normal_quantile(1 - verdict.tail)
+    if worst.cost.high == math.inf:
+        return 0.5
+    if worst.cost.low > worst.tolerance:  # only the cost of the base is in the way of FAILS
+        away, half = worst.growth.value - worst.tolerance, worst.growth.value - worst.growth.low
+    else:
+        root = math.sqrt(max(worst.cost.value, 0.0))
+        away = abs(math.sqrt(worst.tolerance) - root)
+        half = max(math.sqrt(worst.cost.high) - root, root - math.sqrt(max(worst.cost.low, 0.0)))
+    return away / max(half * wider, 1e-12)
+
+
+def _more_values(study: StudySpec, choice: ChoiceSpec, design: _Design, zero: float, is_bound: bool) -> list[_Design]:
+    """Return designs with one more value: of the grid, or half-way between two values."""
+    near = [value for value in grid(study, choice.hp, choice.axis) if abs(value - zero) <= WINDOW]
+    halves = [(a + b) / 2 for a, b in zip(design.values, design.values[1:], strict=False) if b - a >= 2 * FINEST]
+    return [
+        _Design(tuple(sorted((*design.values, value))), design.seeds)
+        for value in dict.fromkeys((*near, *(() if is_bound else halves)))
+        if all(abs(value - each) >= FINEST - 1e-9 for each in design.values)
+    ]
+
+
+def _more_seeds(study: StudySpec, design: _Design, is_bound: bool) -> list[_Design]:
+    """Return the design with one more seed: of the study file, or a new one."""
+    free = [seed for seed in study.seeds if seed not in design.seeds]
+    if not free and not is_bound and len(design.seeds) < MOST_SEEDS:
+        free = [max((*study.seeds, *design.seeds)) + 1]
+    return [_Design(design.values, (*design.seeds, free[0]))] if free else []
+
+
+def affordable(proposals: Sequence[Proposal], budget: float, cost: Callable[[Proposal], float]) -> list[Proposal]:
+    """Return the proposals that fit into a budget, taken in their order; an unknown cost counts as 0.
+
+    Proposals that are not expected to decide anything are only taken where no other is.
+    """
+    chosen: list[Proposal] = []
     for each in proposals:
-        if each.seconds <= seconds:
+        if not each.is_expected_to_decide and any(other.is_expected_to_decide for other in chosen):
+            break
+        needed = 0.0 if math.isnan(cost(each)) else cost(each)
+        if needed <= budget:
             chosen.append(each)
-            seconds -= each.seconds
+            budget -= needed
     return chosen

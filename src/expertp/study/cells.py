@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from expertp.errors import InputError, did_you_mean
 from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec, TrainSpec
-from expertp.study.spec import HP, HPS, ArmSpec, AxisSpec, JointSpec, RefinementSpec, StudySpec
+from expertp.study.spec import HP, HPS, AxisSpec, JointSpec, RefinementSpec, StudySpec
 
 # Field of the base's hyperparameters that each grid sets.
 HP_FIELD: Mapping[HP, str] = {"log2_lr": "lr", "log2_init_std": "init_std"}
@@ -99,9 +99,13 @@ def expand(study: StudySpec) -> tuple[Cell, ...]:
     (16, 12)
     """
     _check_arms(study)
-    for refinement in study.refinements:
-        if refinement.axis not in (names := axis_names(study)):
-            raise InputError(f"refinements: no axis '{refinement.axis}'; {did_you_mean(refinement.axis, names)}")
+    for axis in axis_names(study):
+        section = "axes" if axis in study.axes else "joint"
+        _check_sizes(study, f"{section}.{axis}.sweep_at", axis, _axis(study, axis).sweep_at or ())
+    for section, entries in (("refinements", study.refinements), ("chosen", study.chosen or ())):
+        for entry in entries:
+            if entry.axis not in (names := axis_names(study)):
+                raise InputError(f"{section}: no axis '{entry.axis}'; {did_you_mean(entry.axis, names)}")
     try:
         return tuple(cell for axis in axis_names(study) for cell in _cells_on(study, axis))
     except ValidationError as error:
@@ -205,33 +209,53 @@ def _seeded(train: TrainSpec, seed: int) -> TrainSpec:
 def _cells_on(study: StudySpec, axis: str) -> Iterator[Cell]:
     if not swept_on(study, axis):
         raise InputError(f"{axis} sweeps log2_init_std only, and grids.log2_init_std is missing; give it values")
-    for size in sizes(study, axis):
+    trained = sizes(study, axis) if study.chosen is None else _judged_sizes(study, axis)
+    for size in trained:
         if size.model.kappa != study.base.kappa and not study.allow_kappa_change:
             raise InputError(
                 f"{axis} changes n_act / n_exp from {study.base.kappa} to {size.model.kappa}, and transfer is at fixed "
                 "sparsity; set allow_kappa_change: true if the change is intended"
             )
         for arm in arms(study, axis):
-            for seed in study.seeds:
+            for seed in _zero_shot_seeds(study, axis):
                 yield Cell(axis, size, arm, None, None, seed, run_of(study, size.model, arm.hps, seed))
             for hp in _swept(study, axis, size, arm):
-                for value in grid(study, hp, axis):
+                values, seeds = _curve(study, axis, hp)
+                for value in values:
                     hps = arm.hps.replace(**{HP_FIELD[hp]: 2.0**value})
-                    for seed in _seeds(study, axis, hp):
+                    for seed in seeds:
                         yield Cell(axis, size, arm, hp, value, seed, run_of(study, size.model, hps, seed))
+
+
+def _judged_sizes(study: StudySpec, axis: str) -> tuple[Size, ...]:
+    """Return the base and the largest size at which the study's own arm is swept."""
+    swept = [size for size in sizes(study, axis) if size.is_base or _swept(study, axis, size, own_arm(study))]
+    return tuple(dict.fromkeys((next(size for size in swept if size.is_base), swept[-1])))
 
 
 def _swept(study: StudySpec, axis: str, size: Size, arm: Arm) -> tuple[HP, ...]:
     """Return the hyperparameters that an arm sweeps at a size; arms other than the study's own sweep all or none."""
     if arm.name == study.hps.rules:
-        return swept_on(study, axis)
+        at = _axis(study, axis).sweep_at
+        is_swept = at is None or size.is_base or any(_is_same(size.value_on(axis), each) for each in at)
+        return swept_on(study, axis) if is_swept else ()
     is_retuned = any(_is_same(size.value_on(axis), each) for each in study.arms[arm.name].retune.get(axis, ()))
     return tuple(hp for hp in HPS if is_retuned and getattr(study.grids, hp))
 
 
-def _seeds(study: StudySpec, axis: str, hp: HP) -> tuple[int, ...]:
-    added = [seed for each in _refinements(study, axis, hp) for seed in each.seeds]
-    return tuple(dict.fromkeys((*study.seeds, *added)))
+def _curve(study: StudySpec, axis: str, hp: HP) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return the values and seeds of the curves of a hyperparameter along an axis."""
+    if study.chosen is None:
+        added = [seed for each in _refinements(study, axis, hp) for seed in each.seeds]
+        return grid(study, hp, axis), tuple(dict.fromkeys((*study.seeds, *added)))
+    found = [each for each in study.chosen if (each.axis, each.hp) == (axis, hp)]
+    return (found[0].values, found[0].seeds) if found else ((), ())
+
+
+def _zero_shot_seeds(study: StudySpec, axis: str) -> tuple[int, ...]:
+    if study.chosen is None:
+        return study.seeds
+    return tuple(dict.fromkeys(seed for hp in HPS for seed in _curve(study, axis, hp)[1]))
 
 
 def _refinements(study: StudySpec, axis: str | None, hp: HP) -> list[RefinementSpec]:
@@ -244,6 +268,15 @@ def _axis(study: StudySpec, axis: str) -> AxisSpec | JointSpec:
     return named[axis]
 
 
+def _check_sizes(study: StudySpec, where: str, axis: str, values: Iterable[float]) -> None:
+    """Refuse values that are not sizes of an axis."""
+    known = [size.value_on(axis) for size in sizes(study, axis)]
+    for value in values:
+        if not any(_is_same(value, each) for each in known):
+            listed = ", ".join(f"{each:g}" for each in known)
+            raise InputError(f"{where}: no size {value:g}; the axis has {listed}")
+
+
 def _check_arms(study: StudySpec) -> None:
     for name, spec in study.arms.items():
         if name == study.hps.rules:
@@ -251,21 +284,14 @@ def _check_arms(study: StudySpec) -> None:
         if arm_hps(study, name) == study.hps:
             hint = did_you_mean(name, get_args(RuleSetName))
             raise InputError(f"arms.{name} changes nothing; give it hps, or the name of a rule set: {hint}")
-        for axis in (*spec.axes, *spec.retune):
+        for axis in (*spec.axes, *spec.retune, *spec.control):
             if axis not in (names := axis_names(study)):
                 raise InputError(f"arms.{name}: no axis '{axis}'; {did_you_mean(axis, names)}")
-        _check_retuned(study, name, spec)
-
-
-def _check_retuned(study: StudySpec, name: str, spec: ArmSpec) -> None:
-    for axis, values in spec.retune.items():
-        if axis not in spec.axes:
-            raise InputError(f"arms.{name}.retune.{axis}: not among the arm's axes; add it there")
-        known = [size.value_on(axis) for size in sizes(study, axis)]
-        for value in values:
-            if not any(_is_same(value, each) for each in known):
-                listed = ", ".join(f"{each:g}" for each in known)
-                raise InputError(f"arms.{name}.retune.{axis}: no size {value:g}; the axis has {listed}")
+        for section, named in (("retune", spec.retune), ("control", spec.control)):
+            if other := [axis for axis in named if axis not in spec.axes]:
+                raise InputError(f"arms.{name}.{section}: {other[0]} is not among the arm's axes; add it there")
+        for axis, values in spec.retune.items():
+            _check_sizes(study, f"arms.{name}.retune.{axis}", axis, values)
 
 
 def _is_same(one: float, other: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -14,11 +15,16 @@ HPS: tuple[HP, ...] = get_args(HP)
 AxisName = Literal["width", "depth", "experts", "alpha", "fixed_topk"]
 
 
+def _not_empty(values: object) -> object:
+    """Refuse an empty list."""
+    if isinstance(values, (list, tuple)) and not values:
+        raise ValueError("is empty; give values, such as [-8, -7, -6]")
+    return values
+
+
 def _in_order(values: object) -> object:
-    """Refuse a list that is empty or not increasing, before pydantic validates its entries."""
+    """Refuse a list that is not increasing, before pydantic validates its entries."""
     if isinstance(values, (list, tuple)):
-        if not values:
-            raise ValueError("is empty; give values, such as [-8, -7, -6]")
         numbers = [value for value in values if isinstance(value, (int, float))]
         if sorted(set(numbers)) != numbers:
             raise ValueError(f"is not increasing: {', '.join(map(str, values))}; sort it, and give each value once")
@@ -26,8 +32,9 @@ def _in_order(values: object) -> object:
 
 
 Exponent = Annotated[Finite, Field(ge=-60, le=60)]
-Grid = Annotated[tuple[Exponent, ...], BeforeValidator(_in_order)]
-Sizes = Annotated[tuple[Ratio, ...], BeforeValidator(_in_order)]
+Grid = Annotated[tuple[Exponent, ...], BeforeValidator(_not_empty), BeforeValidator(_in_order)]
+Sizes = Annotated[tuple[Ratio, ...], BeforeValidator(_not_empty), BeforeValidator(_in_order)]
+SomeSizes = Annotated[tuple[Ratio, ...], BeforeValidator(_in_order)]
 Seed = Annotated[int, Field(ge=0)]
 
 
@@ -35,7 +42,10 @@ class AxisSpec(Spec):
     """Models that differ from the base in one dimension; `[64, 128]` is short for `{sizes: [64, 128]}`."""
 
     sizes: Sizes = Field(description="values along the axis; the base's own value is always included")
-    sweep: tuple[HP, ...] = Field(HPS, min_length=1, description="hyperparameters that are swept at each size")
+    sweep: tuple[HP, ...] = Field(HPS, min_length=1, description="hyperparameters that are swept")
+    sweep_at: SomeSizes | None = Field(
+        None, description="sizes at which they are swept, beside the base; null: all, []: zero-shot runs only"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -47,7 +57,8 @@ class JointSpec(Spec):
     """Models that differ from the base in several dimensions at once."""
 
     models: tuple[dict[str, Ratio], ...] = Field(min_length=1, description="changes to the base, one mapping per size")
-    sweep: tuple[HP, ...] = Field(HPS, min_length=1, description="hyperparameters that are swept at each size")
+    sweep: tuple[HP, ...] = Field(HPS, min_length=1, description="hyperparameters that are swept")
+    sweep_at: SomeSizes | None = Field(None, description="the same for scales at which they are swept")
 
 
 class ArmSpec(Spec):
@@ -65,6 +76,9 @@ class ArmSpec(Spec):
         description="changes to the base's hyperparameters, such as {lr: 1/128, constants: ones}; an arm with the name "
         "of a rule set uses its rules",
     )
+    control: tuple[str, ...] = Field(
+        (), description="axes on which the arm should fail; where it does not, verdicts have NO POWER"
+    )
 
 
 class GridSpec(Spec):
@@ -75,7 +89,7 @@ class GridSpec(Spec):
 
 
 class RefinementSpec(Spec):
-    """Extra grid values and seeds for one curve of one axis; `expertp sweep --refine` adds them."""
+    """Extra grid values and seeds for the curves of one axis."""
 
     axis: str = Field(description="the axis")
     hp: HP = Field(description="the hyperparameter")
@@ -84,14 +98,41 @@ class RefinementSpec(Spec):
     why: str = Field("", description="why they were added")
 
 
-class VerdictSpec(Spec):
-    """Thresholds of a verdict."""
+class ChoiceSpec(Spec):
+    """The cells of one curve that an adaptive sweep has chosen: all values with all seeds, at base and largest size."""
 
-    drift: Finite = Field(0.25, gt=0, description="allowed drift of the optimum, octaves per doubling")
-    excess_nats: Finite = Field(0.01, gt=0, description="allowed zero-shot excess loss, nats")
-    excess_sds: Finite = Field(
-        2.0, gt=0, description="the same in standard deviations over seeds; the larger limit applies"
-    )
+    axis: str = Field(description="the axis")
+    hp: HP = Field(description="the hyperparameter")
+    values: Grid = Field(description="values that are trained, log2")
+    seeds: tuple[Seed, ...] = Field(description="seeds that are trained")
+    looks: int = Field(1, ge=1, le=1000, description="how often the verdict was looked at, the next time included")
+    why: str = Field("", description="why the last cells were chosen")
+
+
+# Thresholds of the test of earlier versions, with their defaults.
+EARLIER_THRESHOLDS: Mapping[str, float] = {"drift": 0.25, "excess_nats": 0.01, "excess_sds": 2.0}
+
+
+class VerdictSpec(Spec):
+    """What zero-shot may cost at a size; the larger tolerance applies."""
+
+    earlier_fields: ClassVar[frozenset[str]] = frozenset(EARLIER_THRESHOLDS)
+
+    nats: Finite = Field(0.005, gt=0, description="tolerance, nats")
+    share: Finite = Field(0.1, gt=0, description="tolerance as a share of the loss that the size gains over the base")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_earlier_thresholds(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        if changed := [key for key, default in EARLIER_THRESHOLDS.items() if data.get(key, default) != default]:
+            warnings.warn(
+                f"verdict.{changed[0]} belongs to the test of an earlier version and is ignored; set verdict.nats and "
+                "verdict.share",
+                stacklevel=2,
+            )
+        return {key: value for key, value in data.items() if key not in EARLIER_THRESHOLDS}
 
 
 class StudySpec(Spec):
@@ -114,8 +155,11 @@ class StudySpec(Spec):
     arms: dict[Name, ArmSpec] = Field(
         default_factory=dict, description="other rule sets or hyperparameters to compare with, by name"
     )
-    verdict: VerdictSpec | None = Field(default_factory=VerdictSpec, description="thresholds; null: no verdict")
+    verdict: VerdictSpec | None = Field(default_factory=VerdictSpec, description="tolerance; null: no verdict")
     refinements: tuple[RefinementSpec, ...] = Field((), description="extra values and seeds, axis by axis")
+    chosen: tuple[ChoiceSpec, ...] | None = Field(
+        None, description="cells that `expertp sweep --until decided` has chosen; null: all"
+    )
     allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
     keep_checkpoints: bool = Field(False, description="keep the last checkpoints of runs that have ended")
 

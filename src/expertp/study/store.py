@@ -30,7 +30,7 @@ from expertp.errors import DamagedError, InputError, shown
 from expertp.spec import RunSpec
 from expertp.study.cells import SIZE_FIELDS, Cell, axis_names, expand, unique_runs
 from expertp.study.load import build_study
-from expertp.study.spec import RefinementSpec, StudySpec
+from expertp.study.spec import ChoiceSpec, RefinementSpec, StudySpec
 from expertp.study.table import ENDED, Result, StudyTable
 from expertp.training.records import StepMetrics
 from expertp.training.resolution import plan_run, resolved
@@ -323,7 +323,8 @@ def preview_study(path: str | Path, study: StudySpec, runs_folder: str | None = 
                 f"{path}: keeps its runs in {before.runs_folder}, not in {runs_folder}; choose another --out"
             )
         runs_folder, study = before.runs_folder, _with_refinements(study, before.study.refinements)
-        if gone := len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys()):
+        gone = len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys())
+        if gone and before.study.chosen is None and study.chosen is None:  # an adaptive sweep trains a choice of runs
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
     elif path.exists() and any(path.iterdir()) and not any((path / name).is_dir() for name in (OWN_RUNS, *FOLDERS)):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
@@ -366,6 +367,11 @@ def read_study(path: str | Path) -> StudyDirectory:
     runs_folder = _checked_folder(record.runs or record.cells or OWN_RUNS, path)
     study = build_study(record.study, f"{path}/study.json:")
     return StudyDirectory(path, study, record.data_hash, record.device, runs_folder)
+
+
+def stored_choice(path: str | Path) -> tuple[ChoiceSpec, ...] | None:
+    """Return the cells that an adaptive sweep in a directory has chosen; None where there is no such sweep."""
+    return read_study(path).study.chosen if (Path(path) / "study.json").exists() else None
 
 
 def _checked_folder(runs_folder: str, path: Path) -> str:

@@ -136,6 +136,14 @@ class StudyTable:
         """Return the final losses of an arm at a size with the base's hyperparameters, one per seed of the study."""
         return tuple(row.result.loss for row in self.where(axis=axis, size=size, arm=arm, hp=None))
 
+    def zero_shot_pairs(self, axis: str, size: Size, one: Arm, other: Arm) -> tuple[tuple[float, float], ...]:
+        """Return the final losses of two arms at a size with the base's hyperparameters, for the seeds of both."""
+        losses = [
+            {row.cell.seed: row.result.loss for row in self.where(axis=axis, size=size, arm=arm, hp=None)}
+            for arm in (one, other)
+        ]
+        return tuple((losses[0][seed], losses[1][seed]) for seed in losses[0] if seed in losses[1])
+
     def records(self, rows: Iterable[CellResult]) -> dict[int, Sequence[StepMetrics]]:
         """Return training records by seed, of the rows whose runs have finished or diverged."""
         found = {row.cell.seed: self.read_records(row.result.identity) for row in rows if row.result.status in DONE}

@@ -60,6 +60,17 @@ class Estimate:
         return f"{self.value:{spec}} [{low}, {high}]"
 
 
+def normal_quantile(probability: float) -> float:
+    """Return the number below which a standard normal variable lies with a probability.
+
+    >>> round(normal_quantile(0.975), 3)
+    1.96
+    """
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 

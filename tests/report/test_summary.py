@@ -1,0 +1,40 @@
+from dataclasses import replace
+
+from analysis.surfaces import results_of, small_study
+
+from expertp.analysis.transfer import judge
+from expertp.report.summary import summarize_study
+from expertp.study.table import StudyTable
+
+FINE = "grids.log2_lr=[-7, -6.5, -6, -5.5, -5]"
+AXES = "axes={width: {sizes: [64, 256], sweep: [log2_lr]}, depth: {sizes: [2, 8], sweep: [log2_lr], sweep_at: []}}"
+
+
+def sentences(*overrides, behind=0.0, ahead=0.0, **surface):
+    study = small_study(FINE, AXES, "arms={sp: {axes: [width, depth]}}", *overrides)
+    results = []
+    for each in results_of(study, **surface):
+        is_sp, model = each.run.hps.rules == "sp", each.run.model
+        off = is_sp * (behind * (model.n_embd == 256) - ahead * (model.n_layer == 8))
+        results.append(replace(each, val_loss=each.val_loss + off))
+    return summarize_study(judge(StudyTable.join(study, results)))
+
+
+def test_a_study_that_transfers_says_what_it_costs_and_what_sp_would_have_cost():
+    first, cost, sp, better = sentences(optimum=-6.0, behind=0.7, ahead=0.2)
+    assert first == "TRANSFERS: What was tuned at the base holds at the larger sizes along width."
+    assert cost.startswith("There, the base's values cost at most 0.00")
+    assert cost.endswith("the larger models gain 0.199 nats over the base.")
+    assert sp == "FAILS: with sp instead, the same values cost 0.700 along width (nats)."
+    assert better.startswith("sp is ahead by 0.20")
+    assert better.endswith("along depth (nats).")
+
+
+def test_what_fails_or_is_undecided_is_said():
+    assert sentences(optimum=-6.0, drift=1.0)[0] == "FAILS: What was tuned at the base does not hold along width."
+    undecided = sentences(optimum=-6.0, noise=0.1)
+    assert undecided[0] == "UNDECIDED: Whether it holds along width is undecided."
+
+
+def test_a_study_without_verdicts_has_no_summary():
+    assert sentences("verdict=null", optimum=-6.0) == ()
