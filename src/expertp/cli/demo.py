@@ -34,6 +34,8 @@ INTRODUCTION = """\
 A transfer study at demo scale: {models} models of up to {largest:.1f}M parameters, {tokens}k tokens per run. It says
 little about long training. Each command below can be run on its own.
 """
+# Time for deciding the verdicts; on two cores, three or four minutes are enough as a rule.
+MINUTES = "6"
 # Changes to the base that make the model of the first plan: billions of parameters at the base's sparsity.
 LARGE = {"n_embd": 4096, "n_layer": 32, "n_exp": 32, "n_act": 8}
 
@@ -96,7 +98,19 @@ def commands(out: Path, workers: int, data_of_study: str) -> list[list[str]]:
     return [
         ["plan", "--base", str(out / "base.yaml"), "--target", str(out / "target.yaml")],
         ["prepare", "builtin", "--out", data, "--tokenizer", "bpe", "--vocab-size", "512"],
-        ["sweep", study, "--out", directory, "--workers", str(workers), *on_data],
+        [
+            "sweep",
+            study,
+            "--out",
+            directory,
+            "--until",
+            "decided",
+            "--minutes",
+            MINUTES,
+            "--workers",
+            str(workers),
+            *on_data,
+        ],
         ["coordcheck", study, "--out", f"{directory}/coordcheck", "--steps", "40", "seeds=[0, 1]", *on_data],
         ["report", directory],
     ]

@@ -228,9 +228,10 @@ def _cells_on(study: StudySpec, axis: str) -> Iterator[Cell]:
 
 
 def _judged_sizes(study: StudySpec, axis: str) -> tuple[Size, ...]:
-    """Return the base and the largest size at which the study's own arm is swept."""
-    swept = [size for size in sizes(study, axis) if size.is_base or _swept(study, axis, size, own_arm(study))]
-    return tuple(dict.fromkeys((next(size for size in swept if size.is_base), swept[-1])))
+    """Return the base and the largest size at which the study's own arm is swept, or the largest of zero-shot runs."""
+    found = sizes(study, axis)
+    swept = [size for size in found if not size.is_base and _swept(study, axis, size, own_arm(study))]
+    return tuple(dict.fromkeys((next(size for size in found if size.is_base), (swept or found)[-1])))
 
 
 def _swept(study: StudySpec, axis: str, size: Size, arm: Arm) -> tuple[HP, ...]:
@@ -253,9 +254,9 @@ def _curve(study: StudySpec, axis: str, hp: HP) -> tuple[tuple[float, ...], tupl
 
 
 def _zero_shot_seeds(study: StudySpec, axis: str) -> tuple[int, ...]:
-    if study.chosen is None:
-        return study.seeds
-    return tuple(dict.fromkeys(seed for hp in HPS for seed in _curve(study, axis, hp)[1]))
+    """Return the seeds of zero-shot runs: those of the study, and those that an adaptive sweep has added."""
+    added = [seed for hp in HPS for seed in _curve(study, axis, hp)[1]] if study.chosen is not None else []
+    return tuple(dict.fromkeys((*study.seeds, *added)))
 
 
 def _refinements(study: StudySpec, axis: str | None, hp: HP) -> list[RefinementSpec]:
