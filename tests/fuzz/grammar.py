@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ class Fragment(str):
 
 
 def pick(rng: random.Random, fragments: tuple[str, ...]) -> Any:
-    """Return a hostile value or fragment."""
-    return Fragment(rng.choice(fragments)) if rng.random() < 0.3 else rng.choice(VALUES)
+    """Return a hostile value or fragment; later mutations may change it in place, so it is a copy."""
+    return Fragment(rng.choice(fragments)) if rng.random() < 0.3 else deepcopy(rng.choice(VALUES))
 
 
 def mutated(tree: Any, rng: random.Random, fragments: tuple[str, ...]) -> Any:
@@ -141,7 +142,7 @@ def _mutate(parent: Any, key: Any, rng: random.Random, fragments: tuple[str, ...
         case "rename" if isinstance(parent, dict):
             parent[rng.choice((key[:-1], key.upper(), key + "s", "", "x", key + "\x1b", key * 40))] = parent.pop(key)
         case "wrap":
-            parent[key] = rng.choice(([value], [value, value], {"x": value}, {key: value}))
+            parent[key] = rng.choice(([value], [value, deepcopy(value)], {"x": value}, {str(key): value}))
         case "add" if isinstance(parent, dict):
             parent[rng.choice(("x", "steps", "model", "n_embd", "Ne"))] = pick(rng, fragments)
         case "swap":
