@@ -13,6 +13,8 @@ from typing import Any
 
 FUTURE = 4_000_000_000  # a modification time in 2096
 SPARSE_BYTES = 5 * 2**28
+# The memory of the fuzzer itself has no limit: several copies of a sparse file would be several GB.
+LARGEST_REWRITTEN = 2**24
 # Replacements of a value in YAML or JSON.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, "", " ", "x", 0, -1, 1, 2, 3, 7, 8, 12, 0.5, 1.5, -0.0, math.nan, math.inf, -math.inf),
@@ -207,7 +209,12 @@ def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutate_file(path: Path, rng: random.Random) -> None:
-    """Mutate a file: as JSON if it is JSON, else as bytes."""
+    """Mutate a file: as JSON if it is JSON, else as bytes; of a large file a few bytes, where they are."""
+    if (size := path.stat().st_size) > LARGEST_REWRITTEN:
+        with path.open("r+b") as file:
+            file.seek(rng.randrange(size))
+            file.write(rng.choice(BYTES))
+        return
     content = path.read_bytes()
     if path.suffix == ".json" and rng.random() < 0.7:
         try:

@@ -1,8 +1,10 @@
 """The mutations of the fuzzer can be repeated: a case depends on its seed alone."""
 
 import random
+import tracemalloc
+from pathlib import Path
 
-from fuzz.grammar import VALUES, YAML_FRAGMENTS, as_yaml, mutated
+from fuzz.grammar import SPARSE_BYTES, VALUES, YAML_FRAGMENTS, as_yaml, mutate_file, mutated
 from fuzz.templates import SETTINGS
 
 
@@ -22,3 +24,15 @@ def test_every_value_of_a_list_can_be_mutated_again_and_again() -> None:
         rng, tree = random.Random(number), {"sizes": [1]}
         for _ in range(3):
             tree = mutated(tree, rng, ("x",))
+
+
+def test_a_large_file_is_mutated_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.truncate(SPARSE_BYTES // 8)
+    tracemalloc.start()
+    mutate_file(path, random.Random(0))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20
+    assert path.stat().st_blocks > 0, "nothing was mutated"
