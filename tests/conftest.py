@@ -4,10 +4,14 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from fuzz.templates import Templates
 
 # Tests check the annotations of the whole package at run time. A name that a module imports under TYPE_CHECKING only
 # (matplotlib, torch and tokenizers are slow to import) counts as Any.
@@ -39,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"fuzz seed: {config.getoption('--fuzz-seed') or 'quick'}"
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> "Templates":
+    """Valid inputs of every kind, for tests/fuzz and tests/crash."""
+    import torch
+    from fuzz.templates import make_templates
+
+    torch.set_num_threads(1)
+    return make_templates(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture
