@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # The workers of pytest-xdist get the options of the process that starts them, so they share its seed.
-    if config.getoption("--fuzz-seed") is None and "slow" in config.getoption("-m"):
+    if config.getoption("--fuzz-seed") is None and config.getoption("-m") == "slow":
         config.option.fuzz_seed = secrets.token_hex(4)
 
 
