@@ -111,7 +111,7 @@ class Fragment(str):
 
 def pick(rng: random.Random, fragments: tuple[str, ...]) -> Any:
     """Return a hostile value or fragment; later mutations may change it in place, so it is a copy."""
-    return Fragment(rng.choice(fragments)) if rng.random() < 0.3 else deepcopy(rng.choice(VALUES))
+    return Fragment(rng.choice(fragments)) if rng.random() < 0.4 else deepcopy(rng.choice(VALUES))
 
 
 def mutated(tree: Any, rng: random.Random, fragments: tuple[str, ...]) -> Any:
@@ -220,7 +220,7 @@ def mutate_file(path: Path, rng: random.Random) -> None:
         try:
             path.write_text(as_json(mutated(json.loads(content), rng, JSON_FRAGMENTS)), "utf-8", "surrogatepass")
             return
-        except ValueError:  # an earlier mutation has damaged it
+        except (ValueError, RecursionError):  # an earlier mutation has damaged it
             pass
     path.write_bytes(mutated_bytes(content, rng))
 
@@ -228,10 +228,19 @@ def mutate_file(path: Path, rng: random.Random) -> None:
 def mutate_directory(root: Path, rng: random.Random) -> None:
     """Mutate one to three files or folders of a directory."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        entries = sorted(path for path in root.rglob("*") if path.exists() and not path.is_symlink())
-        if not entries:
+        path = _pick_entry(root, rng)
+        if path is None:
             return
-        _mutate_entry(rng.choice(entries), rng)
+        _mutate_entry(path, rng)
+
+
+def _pick_entry(folder: Path, rng: random.Random) -> Path | None:
+    """Return an entry below a folder, chosen level by level: a folder with few files counts as much as a full one."""
+    entries = sorted(path for path in folder.iterdir() if path.exists() and not path.is_symlink())
+    if not entries:
+        return None
+    path = rng.choice(entries)
+    return (_pick_entry(path, rng) or path) if path.is_dir() and rng.random() < 0.7 else path
 
 
 def _mutate_entry(path: Path, rng: random.Random) -> None:
@@ -247,9 +256,9 @@ def _mutate_entry(path: Path, rng: random.Random) -> None:
             target = path.with_name(path.name + rng.choice((".bak", "~", ".1", ".json")))
             with suppress(OSError):  # a link or a FIFO that an earlier mutation made
                 if path.is_dir():
-                    shutil.copytree(path, target, symlinks=True)
+                    shutil.copytree(path, target, symlinks=True, copy_function=_copy)
                 elif is_regular:
-                    shutil.copy(path, target)
+                    _copy(path, target)
         case "kind":
             _remove(path)
             _make_other_kind(path, rng)
@@ -260,9 +269,19 @@ def _mutate_entry(path: Path, rng: random.Random) -> None:
                 # Shards are mapped, which counts as memory of the process but uses none.
                 file.truncate(SPARSE_BYTES if path.suffix != ".bin" else SPARSE_BYTES // 4)
         case _:
-            stray = (path if path.is_dir() else path.parent) / rng.choice(NAMES)
+            name = rng.choice(NAMES) + rng.choice(("", "", ".json"))
+            stray = (path if path.is_dir() else path.parent) / name
             if not stray.exists():
                 stray.write_bytes(rng.choice((b"", b"{}", b"[]", b"\xff", b"x" * 1000)))
+
+
+def _copy(source: str | Path, target: str | Path) -> None:
+    """Copy a file; the copy of a large one is sparse."""
+    if (size := os.path.getsize(source)) <= LARGEST_REWRITTEN:
+        shutil.copy(source, target)
+        return
+    with open(target, "wb") as file:
+        file.truncate(size)
 
 
 def _make_other_kind(path: Path, rng: random.Random) -> None:

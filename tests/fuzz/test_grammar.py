@@ -4,7 +4,7 @@ import random
 import tracemalloc
 from pathlib import Path
 
-from fuzz.grammar import SPARSE_BYTES, VALUES, YAML_FRAGMENTS, as_yaml, mutate_file, mutated
+from fuzz.grammar import SPARSE_BYTES, VALUES, YAML_FRAGMENTS, as_yaml, mutate_directory, mutate_file, mutated
 from fuzz.templates import SETTINGS
 
 
@@ -36,3 +36,24 @@ def test_a_large_file_is_mutated_in_little_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 2**20
     assert path.stat().st_blocks > 0, "nothing was mutated"
+
+
+def test_what_an_earlier_mutation_damaged_can_be_mutated_again(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    for number in range(20):
+        path.write_text('{"step": ' + "[" * 100_000)
+        mutate_file(path, random.Random(number))
+
+
+def test_a_folder_with_few_files_is_mutated_too(tmp_path: Path) -> None:
+    touched = 0
+    for number in range(100):
+        root = tmp_path / str(number)
+        (root / "workers").mkdir(parents=True)
+        for run in range(20):
+            (root / f"runs/{run}").mkdir(parents=True)
+            (root / f"runs/{run}/metrics.jsonl").write_text("{}")
+        before = (root / "workers").lstat()
+        mutate_directory(root, random.Random(number))
+        touched += not (root / "workers").is_dir() or (root / "workers").lstat().st_mtime_ns != before.st_mtime_ns
+    assert touched >= 20
