@@ -245,9 +245,7 @@ def _pick_entry(folder: Path, rng: random.Random) -> Path | None:
 
 def _mutate_entry(path: Path, rng: random.Random) -> None:
     is_regular = path.is_file()
-    match rng.choice(
-        ("content", "content", "content", "content", "remove", "copy", "stray", "kind", "future", "sparse")
-    ):
+    match rng.choice((*["content"] * 4, *["copy"] * 3, *["stray"] * 2, "remove", "kind", "future", "sparse")):
         case "content" if is_regular:
             mutate_file(path, rng)
         case "remove":
