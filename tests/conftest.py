@@ -4,10 +4,14 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from fuzz.templates import Templates
 
 # Tests check the annotations of the whole package at run time. A name that a module imports under TYPE_CHECKING only
 # (matplotlib, torch and tokenizers are slow to import) counts as Any.
@@ -33,12 +37,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # The workers of pytest-xdist get the options of the process that starts them, so they share its seed.
-    if config.getoption("--fuzz-seed") is None and "slow" in config.getoption("-m"):
+    if config.getoption("--fuzz-seed") is None and config.getoption("-m") == "slow":
         config.option.fuzz_seed = secrets.token_hex(4)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"fuzz seed: {config.getoption('--fuzz-seed') or 'quick'}"
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> "Templates":
+    """Valid inputs of every kind, for tests/fuzz and tests/crash."""
+    import torch
+    from fuzz.templates import make_templates
+
+    torch.set_num_threads(1)
+    return make_templates(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture

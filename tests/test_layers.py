@@ -47,6 +47,7 @@ INSIDE = {
         ("executors.worker",),
     ),
     "paper": (
+        ("listing",),
         ("finding", "results"),
         ("collapse", "granularity", "race", "transfer"),  # shared by several findings
         ("bias_shift", "constants_loss", "fan_in_down", "fixed_topk", "joint_scale", "medium", "soft_router"),
@@ -65,6 +66,7 @@ WITHOUT_TORCH = (
     *("errors", "spec", "config", "rules", "plan"),
     *("study.spec", "study.cells", "study.cost", "study.forecast", "study.load", "study.table", "study.store"),
     *("study.progress", "training.records", "training.resolution", "training.store", "cli.status"),
+    *("paper.listing", "cli.paper"),
 )
 
 

@@ -134,6 +134,11 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
             2,
             "expertp: secret: Permission denied; choose another path or change its permissions\n",
         ),
+        (
+            IsADirectoryError(21, "Is a directory", ".results.csv.tmp", None, "results.csv"),
+            2,
+            "expertp: results.csv: Is a directory; check the path\n",
+        ),
         (OSError("disk on fire"), 2, "expertp: disk on fire; check the path\n"),
         (KeyboardInterrupt(), 130, "expertp: interrupted; run the same command to resume\n"),
     ],

@@ -3,12 +3,17 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+import expertp
 from expertp.cli.main import main
 from expertp.paper.catalogue import FINDINGS, STUDIES
+from expertp.paper.cost import runs_by_finding
 from expertp.paper.finding import PaperStudy
+from expertp.paper.listing import PROFILES, Listed, listed_findings
 from expertp.paper.profile import load_profile
 
 TINY = {"n_embd": 16, "n_layer": 1, "d_head": 8, "vocab_size": 257, "context": 16}
@@ -169,10 +174,27 @@ def test_the_list_has_all(capsys):
 
 
 @pytest.mark.heavy
-def test_the_list_imports_neither_torch_nor_matplotlib():
+def test_the_list_is_that_of_the_catalogue(capsys, request):
+    runs = {name: runs_by_finding(load_profile(name), FINDINGS) for name in PROFILES}
+    expected = [
+        Listed(each.name, each.where, each.claim, {name: len(runs[name][each.name]) for name in PROFILES})
+        for each in FINDINGS
+    ]
+    if request.config.getoption("--update-golden"):
+        path = Path(expertp.__file__).parent / "configs/paper/findings.json"
+        path.write_text(json.dumps([asdict(each) for each in expected], indent=1) + "\n")
+    assert listed_findings() == expected, f"if the change is intended, run pytest {request.node.nodeid} --update-golden"
+    assert main(["paper", "list", "--json", "--profile", "paper"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [each["runs"] for each in printed] == [each.runs["paper"] for each in expected]
+
+
+@pytest.mark.heavy
+def test_the_list_imports_neither_numpy_nor_how_findings_are_judged():
+    slow = ("torch", "matplotlib", "scipy", "numpy", "jaxtyping", "expertp.paper.catalogue")
     program = (
         "import sys; from expertp.cli.main import main; main(['paper', 'list']); "
-        "print([name for name in ('torch', 'matplotlib', 'scipy') if name in sys.modules])"
+        f"print([name for name in {slow} if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout.splitlines()[-1] == "[]"

@@ -10,15 +10,10 @@ from typing import Any
 import pytest
 from crash.scenarios import SCENARIOS
 from crash.server import Fault, Server
-from fuzz.templates import Templates, make_templates
+from fuzz.templates import Templates
 
 # Calls that were counted, and the result, of a command that is not interrupted.
 Whole = Callable[..., tuple[list[str], dict[str, Any]]]
-
-
-@pytest.fixture(scope="session")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    return make_templates(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture(scope="session")

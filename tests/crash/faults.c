@@ -78,7 +78,8 @@ static int at_open(int directory, const char *path, int flags) {
     return counts_reads && !(flags & O_DIRECTORY) ? point("read", directory, path) : 0;
 }
 
-#define FAIL_OR(fault, real) ({ int f_ = (fault); f_ > 0 ? (errno = f_, -1) : (real); })
+/* Only `write` can be torn; at other calls TEAR is KILL. */
+#define FAIL_OR(fault, real) ({ int f_ = (fault); if (f_ < 0) kill(getpid(), SIGKILL); f_ > 0 ? (errno = f_, -1) : (real); })
 #define WRITES(fault) (counts_reads ? 0 : (fault))
 
 #define OPEN(name)                                                              \

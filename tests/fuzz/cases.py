@@ -152,7 +152,8 @@ def jsonl(rng: random.Random, templates: Templates, root: Path) -> Case:
     else:
         lines = path.read_text().splitlines()
         tree = {"text": "a line of text", "n": 1, "inner": {"list": [1, 2]}}
-        lines[rng.randrange(len(lines))] = as_json(mutated(tree, rng, JSON_FRAGMENTS))
+        for _ in range(rng.choice((1, 2, 3))):
+            lines[rng.randrange(len(lines))] = as_json(mutated(tree, rng, JSON_FRAGMENTS))
         path.write_text("\n".join(lines), "utf-8", "surrogatepass")
     return _prepare("jsonl", name, rng)
 

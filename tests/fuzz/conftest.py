@@ -1,17 +1,9 @@
-"""Templates of the fuzzer, and its options' fixtures."""
+"""The options of the fuzzer."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from fuzz.templates import Templates, make_templates
-
-
-@pytest.fixture(scope="session")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
-    torch.set_num_threads(1)
-    return make_templates(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture(scope="session")

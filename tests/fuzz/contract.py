@@ -78,11 +78,12 @@ def run_case(case: Case, root: Path) -> Outcome:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True) for _ in range(2))
     code: int | None = None
     trace, timed_out = "", False
-    with _in_directory(root), _bounded(case.trains), _standard_input(case.stdin), warnings.catch_warnings():
+    with _in_directory(root), _standard_input(case.stdin), warnings.catch_warnings():
         warnings.simplefilter("always")
         with redirect_stdout(out), redirect_stderr(err):
             try:
-                code = main(case.argv)
+                with _bounded(case.trains):
+                    code = main(case.argv)
             except SystemExit as error:  # --help
                 code = error.code if isinstance(error.code, int) else 1
             except Timeout:
@@ -119,7 +120,7 @@ def violations(case: Case, outcome: Outcome) -> list[str]:
         found.append("more than 1 GB of memory")
     mine = () if outcome.code == 2 else case.own
     if lost := [name for name in outcome.changed if not name.startswith(mine)]:
-        found.append(f"changed with exit code {outcome.code}: {lost[:5]}")
+        found.append(f"changed with exit code {outcome.code}: {lost[:5]}; {outcome.err[-300:]!r}")
     return found
 
 
@@ -147,10 +148,12 @@ def _bounded(trains: bool) -> Iterator[None]:
     """Limit the memory and the time of a command; a training is first asked to stop."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_memory_bytes() + MEMORY_BYTES, hard))
-    asked = not trains
+    asked, is_over = not trains, False
 
     def ring(number: int, frame: FrameType | None) -> None:
         nonlocal asked
+        if is_over:  # the alarm came after the command had ended
+            return
         if asked:
             raise Timeout
         asked = True
@@ -159,7 +162,8 @@ def _bounded(trains: bool) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         """Stop as with Ctrl-C a command that does not listen to SIGTERM: the default handler would end the tests."""
-        raise KeyboardInterrupt
+        if not is_over:
+            raise KeyboardInterrupt
 
     handlers = {signal.SIGALRM: signal.signal(signal.SIGALRM, ring)}
     handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, interrupt)
@@ -167,6 +171,7 @@ def _bounded(trains: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
             signal.signal(number, handler)

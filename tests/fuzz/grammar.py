@@ -7,11 +7,14 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 FUTURE = 4_000_000_000  # a modification time in 2096
 SPARSE_BYTES = 5 * 2**28
+# The memory of the fuzzer itself has no limit: several copies of a sparse file would be several GB.
+LARGEST_REWRITTEN = 2**24
 # Replacements of a value in YAML or JSON.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, "", " ", "x", 0, -1, 1, 2, 3, 7, 8, 12, 0.5, 1.5, -0.0, math.nan, math.inf, -math.inf),
@@ -107,8 +110,8 @@ class Fragment(str):
 
 
 def pick(rng: random.Random, fragments: tuple[str, ...]) -> Any:
-    """Return a hostile value or fragment."""
-    return Fragment(rng.choice(fragments)) if rng.random() < 0.3 else rng.choice(VALUES)
+    """Return a hostile value or fragment; later mutations may change it in place, so it is a copy."""
+    return Fragment(rng.choice(fragments)) if rng.random() < 0.4 else deepcopy(rng.choice(VALUES))
 
 
 def mutated(tree: Any, rng: random.Random, fragments: tuple[str, ...]) -> Any:
@@ -141,7 +144,7 @@ def _mutate(parent: Any, key: Any, rng: random.Random, fragments: tuple[str, ...
         case "rename" if isinstance(parent, dict):
             parent[rng.choice((key[:-1], key.upper(), key + "s", "", "x", key + "\x1b", key * 40))] = parent.pop(key)
         case "wrap":
-            parent[key] = rng.choice(([value], [value, value], {"x": value}, {key: value}))
+            parent[key] = rng.choice(([value], [value, deepcopy(value)], {"x": value}, {str(key): value}))
         case "add" if isinstance(parent, dict):
             parent[rng.choice(("x", "steps", "model", "n_embd", "Ne"))] = pick(rng, fragments)
         case "swap":
@@ -206,13 +209,18 @@ def mutated_bytes(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutate_file(path: Path, rng: random.Random) -> None:
-    """Mutate a file: as JSON if it is JSON, else as bytes."""
+    """Mutate a file: as JSON if it is JSON, else as bytes; of a large file a few bytes, where they are."""
+    if (size := path.stat().st_size) > LARGEST_REWRITTEN:
+        with path.open("r+b") as file:
+            file.seek(rng.randrange(size))
+            file.write(rng.choice(BYTES))
+        return
     content = path.read_bytes()
     if path.suffix == ".json" and rng.random() < 0.7:
         try:
             path.write_text(as_json(mutated(json.loads(content), rng, JSON_FRAGMENTS)), "utf-8", "surrogatepass")
             return
-        except ValueError:  # an earlier mutation has damaged it
+        except (ValueError, RecursionError):  # an earlier mutation has damaged it
             pass
     path.write_bytes(mutated_bytes(content, rng))
 
@@ -220,17 +228,24 @@ def mutate_file(path: Path, rng: random.Random) -> None:
 def mutate_directory(root: Path, rng: random.Random) -> None:
     """Mutate one to three files or folders of a directory."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        entries = sorted(path for path in root.rglob("*") if path.exists() and not path.is_symlink())
-        if not entries:
+        path = _pick_entry(root, rng)
+        if path is None:
             return
-        _mutate_entry(rng.choice(entries), rng)
+        _mutate_entry(path, rng)
+
+
+def _pick_entry(folder: Path, rng: random.Random) -> Path | None:
+    """Return an entry below a folder, chosen level by level: a folder with few files counts as much as a full one."""
+    entries = sorted(path for path in folder.iterdir() if path.exists() and not path.is_symlink())
+    if not entries:
+        return None
+    path = rng.choice(entries)
+    return (_pick_entry(path, rng) or path) if path.is_dir() and rng.random() < 0.7 else path
 
 
 def _mutate_entry(path: Path, rng: random.Random) -> None:
     is_regular = path.is_file()
-    match rng.choice(
-        ("content", "content", "content", "content", "remove", "copy", "stray", "kind", "future", "sparse")
-    ):
+    match rng.choice((*["content"] * 4, *["copy"] * 3, *["stray"] * 2, "remove", "kind", "future", "sparse")):
         case "content" if is_regular:
             mutate_file(path, rng)
         case "remove":
@@ -239,9 +254,9 @@ def _mutate_entry(path: Path, rng: random.Random) -> None:
             target = path.with_name(path.name + rng.choice((".bak", "~", ".1", ".json")))
             with suppress(OSError):  # a link or a FIFO that an earlier mutation made
                 if path.is_dir():
-                    shutil.copytree(path, target, symlinks=True)
+                    shutil.copytree(path, target, symlinks=True, copy_function=_copy)
                 elif is_regular:
-                    shutil.copy(path, target)
+                    _copy(path, target)
         case "kind":
             _remove(path)
             _make_other_kind(path, rng)
@@ -252,9 +267,19 @@ def _mutate_entry(path: Path, rng: random.Random) -> None:
                 # Shards are mapped, which counts as memory of the process but uses none.
                 file.truncate(SPARSE_BYTES if path.suffix != ".bin" else SPARSE_BYTES // 4)
         case _:
-            stray = (path if path.is_dir() else path.parent) / rng.choice(NAMES)
+            name = rng.choice(NAMES) + rng.choice(("", "", ".json"))
+            stray = (path if path.is_dir() else path.parent) / name
             if not stray.exists():
                 stray.write_bytes(rng.choice((b"", b"{}", b"[]", b"\xff", b"x" * 1000)))
+
+
+def _copy(source: str | Path, target: str | Path) -> None:
+    """Copy a file; the copy of a large one is sparse."""
+    if (size := os.path.getsize(source)) <= LARGEST_REWRITTEN:
+        shutil.copy(source, target)
+        return
+    with open(target, "wb") as file:
+        file.truncate(size)
 
 
 def _make_other_kind(path: Path, rng: random.Random) -> None:

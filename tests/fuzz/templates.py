@@ -17,6 +17,7 @@ from expertp.cli.main import main
 from expertp.study.load import build_study
 from expertp.study.store import open_study
 from expertp.study.sweep import InProcess, sweep
+from expertp.util.machine import host
 
 TEXT = "To tune a small model is to train a large one.\n"
 MODEL = {"n_embd": 16, "d_head": 8, "n_layer": 1, "n_exp": 4, "n_act": 1, "vocab_size": 320, "context": 8}
@@ -91,6 +92,9 @@ def make_templates(path: Path) -> Templates:
     sweep(open_study(path / "study", study), InProcess())
     shutil.copytree(path / "study", path / "half")
     shutil.rmtree(sorted((path / "half" / "runs").iterdir())[0])
+    # What a worker leaves that was killed: no process has this number.
+    (path / "half" / "workers" / "99999999.json").write_text(json.dumps({"identity": "0" * 16, "host": host()}))
+    (path / "half" / "workers" / "0.log").write_text("Killed\n")
     (path / "study" / "failures" / "0123456789abcdef.json").write_text('{"error": "no space", "tries": 2}')
     _run("coordcheck", path / "study.yaml", "--out", path / "study" / "coordcheck", "--steps", "3")
     return Templates(path)

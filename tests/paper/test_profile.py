@@ -9,7 +9,8 @@ from expertp.config import build
 from expertp.errors import InputError
 from expertp.paper.catalogue import FINDINGS, STUDIES, find
 from expertp.paper.cost import cost, h100_hours
-from expertp.paper.profile import PROFILES, find_source, load_profile
+from expertp.paper.listing import PROFILES
+from expertp.paper.profile import find_source, load_profile
 from expertp.spec import BaseHPs
 from expertp.study.cells import arm_hps, expand, sizes, swept_on, unique_runs
 from expertp.study.cost import cost_of_runs

@@ -280,3 +280,25 @@ def test_a_run_that_is_a_link_to_itself_is_damaged(directory, capsys):
     place.symlink_to(place.name)
     assert main(["status", str(directory.path)]) == 1
     assert "damaged (a link that leads to itself)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "kind"),
+    [
+        ("results.csv", "folder", "file"),
+        ("workers/0.log", "folder", "file"),
+        ("workers/0.log", "pipe", "file"),
+        ("failures", "pipe", "directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is(directory, name, how, kind):
+    """Else study.json is written first, or all runs are trained before results.csv turns out to be a folder."""
+    place = directory.path / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+    damage(place, how)
+    record = directory.path / "study.json"
+    record.write_text(json.dumps(json.loads(record.read_text())))  # would be written again
+    before = record.read_bytes()
+    with pytest.raises(InputError, match=f"{name}: is not a {kind}; move it away"):
+        open_study(directory.path, directory.study)
+    assert record.read_bytes() == before

@@ -172,7 +172,9 @@ def _main(argv: Sequence[str]) -> int:
             return EXIT_FAILED
         if not isinstance(error, OSError):
             raise
-        where = f"{error.filename}: " if error.filename else ""
+        # The second name is that of the file which a temporary one could not replace.
+        name = error.filename2 or error.filename
+        where = f"{name}: " if name else ""
         _say(f"{where}{error.strerror or error}; {OS_HINTS.get(error.errno or 0, 'check the path')}")
         return EXIT_BAD_INPUT
 

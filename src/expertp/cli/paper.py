@@ -53,11 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what ACTION says."""
-    from expertp.paper.catalogue import FINDINGS, find
-    from expertp.paper.profile import load_profile
+    from expertp.paper.listing import check_profile, listed_findings
 
     if args.action not in ACTIONS:
-        is_finding = args.action in [finding.name for finding in FINDINGS]
+        is_finding = args.action in [finding.name for finding in listed_findings()]
         hint = f"`expertp paper make {args.action}` makes it" if is_finding else did_you_mean(args.action, ACTIONS)
         raise InputError(f"no action '{args.action}'; {hint}")
     if (args.action == "make") != (args.name is not None):
@@ -66,26 +65,30 @@ def run(args: argparse.Namespace) -> int:
             if args.action == "make"
             else f"{args.action} takes no NAME, but '{args.name}' was given"
         )
-    profile = load_profile(args.profile)
+    check_profile(args.profile)
     if args.results and not Path(args.results).is_dir():
         raise InputError(f"--results {args.results}: no such directory")
     if args.to and args.action != "page":
         raise InputError(f"--to belongs to `expertp paper page`, not to {args.action}")
     if args.action == "list":
-        return _list(args, profile)
+        return _list(args)
     if args.action == "page":
         return _page(args)
+
+    from expertp.paper.catalogue import FINDINGS, find
+    from expertp.paper.profile import load_profile
+
+    profile = load_profile(args.profile)
     findings = FINDINGS if args.action == "all" else (find(args.name),)
     return _dry_run(args, profile, findings) if args.dry_run else _make(args, profile, findings)
 
 
-def _list(args: argparse.Namespace, profile: "ProfileSpec") -> int:
-    from expertp.paper.catalogue import FINDINGS
-    from expertp.paper.cost import runs_by_finding
+def _list(args: argparse.Namespace) -> int:
+    from expertp.paper.listing import listed_findings
 
-    runs = runs_by_finding(profile, FINDINGS)
     listed = [
-        {"name": each.name, "where": each.where, "claim": each.claim, "runs": len(runs[each.name])} for each in FINDINGS
+        {"name": each.name, "where": each.where, "claim": each.claim, "runs": each.runs[args.profile]}
+        for each in listed_findings()
     ]
     if args.json:
         print(json.dumps(listed))

@@ -16,13 +16,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from expertp.config import build
-from expertp.errors import InputError, did_you_mean
 from expertp.paper.catalogue import STUDIES
+from expertp.paper.listing import check_profile
 from expertp.spec import Spec
 from expertp.study.spec import StudySpec
 from expertp.util.plain_yaml import read_yaml
 
-PROFILES = ("cpu", "paper")
 CORPORA_VARIABLE = "EXPERTP_CORPORA"
 BUILT_IN = "builtin"
 
@@ -61,8 +60,7 @@ class ProfileSpec(Spec):
 
 def load_profile(name: str) -> ProfileSpec:
     """Return one of the profiles that come with the package."""
-    if name not in PROFILES:
-        raise InputError(f"no profile '{name}'; {did_you_mean(name, PROFILES)}")
+    check_profile(name)
     text = files("expertp").joinpath("configs", "paper", f"{name}.yaml").read_text(encoding="utf-8")
     return build(ProfileSpec, read_yaml(text), f"profile {name}:")
 
