@@ -116,10 +116,12 @@ class CurvesData(FigureData):
 
 
 def data(table: StudyTable, verdicts: Sequence[Verdict]) -> CurvesData:
-    """Gather the curves of the study's own arm: one row per hyperparameter, one column per axis."""
+    """Gather the curves of the study's own arm: one row per hyperparameter, one column per axis with a swept size."""
     hps = [hp for hp in HPS if any(hp in swept_on(table.study, axis) for axis in table.axes)]
-    panels = [panel(table, axis, table.own, hp, verdicts) for hp in hps for axis in table.axes]
-    return _arranged([(each,) for each in panels], len(table.axes))
+    compared = [axis for axis in table.axes if any(len(curves(table, axis, table.own, hp)) > 1 for hp in hps)]
+    axes = compared or table.axes
+    panels = [panel(table, axis, table.own, hp, verdicts) for hp in hps for axis in axes]
+    return _arranged([(each,) for each in panels], len(axes))
 
 
 def arm_data(table: StudyTable, arm: Arm, verdicts: Sequence[Verdict]) -> CurvesData | None:
