@@ -252,6 +252,16 @@ def test_an_arm_that_is_not_retuned_is_judged_by_the_best_of_the_studys_own(behi
     assert found.axes[0].power == power
 
 
+def test_an_arm_with_one_seed_at_a_size_is_undecided():
+    """The base has all seeds and the larger size one: the difference has no interval."""
+    study = small_study(FINE, "axes={width: {sizes: [64, 256], sweep: [log2_lr]}}", "arms={sp: {axes: [width]}}")
+    is_lost = lambda run: run.hps.rules == "sp" and run.model.n_embd == 256 and run.train.seed > 0  # noqa: E731
+    results = results_of(study, optimum=-6.0, status=lambda run: "failed" if is_lost(run) else "finished")
+    (sp,) = judge(StudyTable.join(study, results)).others
+    assert (sp.conclusion, sp.reason) == ("UNDECIDED", "some zero-shot runs have no result")
+    assert math.isnan(sp.cost.high)
+
+
 def test_a_retuned_arm_is_judged_by_its_own_optimum():
     study = small_study("arms={sp: {axes: [width], retune: {width: [64, 256]}, control: [width]}}")
     results = []

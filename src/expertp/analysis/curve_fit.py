@@ -112,8 +112,9 @@ class Drawn:
         return Estimate(self.value, *interval(self.draws, self.draws, tail))
 
     def __sub__(self, other: Drawn) -> Drawn:
-        """Return the difference to a number of another curve."""
-        return Drawn(self.value - other.value, self.draws - other.draws)
+        """Return the difference to a number of another curve; without draws where one of them has none."""
+        has_draws = self.draws.size and other.draws.size
+        return Drawn(self.value - other.value, self.draws - other.draws if has_draws else np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
