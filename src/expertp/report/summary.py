@@ -43,7 +43,7 @@ def describe_horizon(drift: Estimate) -> str:
 
     >>> from expertp.util.statistics import Estimate
     >>> describe_horizon(Estimate(-0.5, -0.8, -0.2))
-    "Horizon: at the base, the optimal learning rate moves by -0.50 [-0.80, -0.20] octaves per doubling of steps."
+    'Horizon: at the base, the optimal learning rate moves by -0.50 [-0.80, -0.20] octaves per doubling of steps.'
     """
     if not drift.is_known:
         return ""
