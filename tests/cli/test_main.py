@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,6 +95,18 @@ def test_bare_expertp_prints_verbs_and_three_examples(arguments: list[str], caps
     examples = out.partition("examples:\n")[2].strip().splitlines()
     assert len(examples) == 3
     assert {line.split()[1] for line in examples} <= set(VERBS)
+
+
+def test_ctrl_c_while_python_shuts_down_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["expertp"])
+    try:
+        assert main() == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert main([]) == 0
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("example", USAGE.partition("examples:\n")[2].strip().splitlines())

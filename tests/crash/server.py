@@ -168,7 +168,8 @@ def _run(argv: list[str]) -> int:
     forecast.PRODUCT_SECONDS = 0.001
     # Workers are processes that start slowly; here the runs are trained in the process that has the fault.
     local.LocalExecutor = lambda *_: InProcess()  # type: ignore[assignment, misc]
-    return main.main(argv)
+    sys.argv = ["expertp", *argv]
+    return main.main()
 
 
 if __name__ == "__main__":

@@ -165,6 +165,16 @@ def _bounded(trains: bool) -> Iterator[None]:
         if not is_over:
             raise KeyboardInterrupt
 
+    def ring_again(lost: "sys.UnraisableHookArgs") -> None:
+        """Repeat an exception of the handlers that is lost where it was raised, as in a weak reference's callback."""
+        nonlocal asked
+        if not issubclass(lost.exc_type, KeyboardInterrupt | Timeout):
+            hook(lost)
+        elif not is_over:
+            asked = asked and lost.exc_type is Timeout
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    hook, sys.unraisablehook = sys.unraisablehook, ring_again
     handlers = {signal.SIGALRM: signal.signal(signal.SIGALRM, ring)}
     handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, TRAINING_SECONDS if trains else SECONDS)
@@ -175,6 +185,7 @@ def _bounded(trains: bool) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        sys.unraisablehook = hook
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY if hard == -1 else hard, hard))
 
 

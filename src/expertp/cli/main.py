@@ -124,15 +124,21 @@ def _say(message: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the `expertp` command and return its exit code (0 ok, 1 failed, 2 bad input, 130 SIGINT, 143 SIGTERM)."""
+    """Run the `expertp` command and return its exit code (0 ok, 1 failed, 2 bad input, 130 SIGINT, 143 SIGTERM).
+
+    Without `argv`, it runs the command of this process, which ends when it returns.
+    """
     warnings.showwarning = _show_warning
-    with _interrupted_once():
+    with _interrupted_once(is_ending=argv is None):
         return _main(sys.argv[1:] if argv is None else argv)
 
 
 @contextmanager
-def _interrupted_once() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the first SIGINT; the second ends the process at once, without a traceback."""
+def _interrupted_once(is_ending: bool) -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first SIGINT; the second ends the process at once, without a traceback.
+
+    So does one that comes while Python shuts down, where the process ends after the command (`is_ending`).
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         del frame
@@ -146,7 +152,7 @@ def _interrupted_once() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if is_ending else before)
 
 
 def _main(argv: Sequence[str]) -> int:
