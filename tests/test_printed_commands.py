@@ -1,7 +1,7 @@
 """Commands that pages and verbs print run as printed, in their order, in an empty directory.
 
-The quick versions of the tests make the starter files smaller and keep the command lines; `SMALLER` has what else they
-change. `pytest -m slow` does so for the pages of docs/, and runs README.md and the longer pages without changes.
+The tests make the starter files smaller and keep the command lines; `SMALLER` has what else they change. ./test.sh runs
+the commands of README.md but the long ones; `pytest -m slow` runs all of them, and those of the pages of docs/.
 """
 
 import re
@@ -15,24 +15,24 @@ import pytest
 from expertp.study.load import load_study
 
 ROOT = Path(__file__).parents[1]
-# What the quick versions replace in the starter files: patterns and their replacements.
+# What replaces what in the starter files: patterns and their replacements.
 SMALLER_FILES = {
     r" steps: \d+": " steps: 2", r"batch_tokens: \d+": "batch_tokens: 256", r"warmup_steps: \d+": "warmup_steps: 1",
     r"eval_every: \d+": "eval_every: 2", r"eval_tokens: \d+": "eval_tokens: 256",
     r"\[64, 128, 256\]": "[64, 128]", r"\[64, 256\]": "[64, 128]", r"\[2, 4, 8\]|\[2, 8\]": "[2, 4]",
     r"\[4, 8, 16\]|\[4, 16\]": "[4, 8]",
-    r"\[8, 32\]": "[8, 16]", r"sweep_at: \[256\]": "sweep_at: [128]", r"\[1, 2, 4\]|\[1, 4\]": "[1, 2]",
+    r"\[8, 32\]": "[8, 16]", r"\[1, 2, 4\]|\[1, 4\]": "[1, 2]", r", sweep_at: \[\d+\]": "",
     r"log2_lr: \[.*\]": "log2_lr: [-8, -7]", r"log2_init_std: \[.*\]": "log2_init_std: null",
     r"seeds: \[0, 1, 2\]": "seeds: [0, 1]", r"^T: \d+": "T: 6", r"^P: \d+": "P: 5",
 }  # fmt: skip
-# What the quick versions replace in command lines: a small folder of text, less time.
+# What replaces what in command lines: a small folder of text, less time.
 SMALLER = {
     "prepare builtin": "prepare texts",
     "--minutes 30": "--minutes 0.05",
     "study.yaml --out studies/first/coordcheck": "study.yaml --steps 4 --out studies/first/coordcheck",
     "study.yaml --out out/coordcheck": "study.yaml --steps 4 --out out/coordcheck",
 }
-# Commands that take minutes: the slow versions run them.
+# Commands that take minutes: those of README.md run in its slow version only, those of docs/ in none.
 LONG = (
     "paper make fixed-topk",
     "theory size",
@@ -94,12 +94,12 @@ def write_texts(folder: Path) -> None:
         (folder / path.name).write_bytes(path.read_bytes())
 
 
-def run_quickly(lines: list[str], work: Path, shell: Shell) -> int:
-    """Run commands with smaller starter files; return how many ran."""
+def run_in_order(lines: list[str], work: Path, shell: Shell, without: tuple[str, ...] = LONG) -> int:
+    """Run commands with smaller starter files, but for those that contain a text; return how many ran."""
     write_texts(work / "texts")
     ran = 0
     for line in lines:
-        if any(long in line for long in LONG):
+        if any(text in line for text in without):
             continue
         small = line
         for long, short in SMALLER.items():
@@ -113,7 +113,7 @@ def run_quickly(lines: list[str], work: Path, shell: Shell) -> int:
 
 @pytest.mark.heavy
 def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path, shell: Shell) -> None:
-    assert run_quickly(commands_of(ROOT / "README.md"), tmp_path / "work", shell) >= 11
+    assert run_in_order(commands_of(ROOT / "README.md"), tmp_path / "work", shell) >= 11
     assert (tmp_path / "work/studies/first/report.html").exists()
 
 
@@ -124,18 +124,13 @@ def test_the_commands_of_a_page_run_in_their_order(name: str, tmp_path: Path, sh
     before += ["expertp prepare builtin --out prepared/builtin-1024 --tokenizer bpe --vocab-size 1024"]
     needs = {"training": before[:2], "coordcheck": [before[0], before[2]], "theory": before[:1]}
     lines = commands_of(ROOT / f"docs/{name}.md")
-    assert run_quickly([*needs.get(name, []), *lines], tmp_path / "work", shell) >= 1
+    assert run_in_order([*needs.get(name, []), *lines], tmp_path / "work", shell) >= 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README", "docs/study", "docs/training", "docs/coordcheck", "docs/theory"])
-def test_the_commands_of_a_page_run_as_printed(page: str, shell: Shell) -> None:
-    if page in ("docs/training", "docs/coordcheck", "docs/theory"):
-        for line in commands_of(ROOT / "README.md"):
-            if "init" in line or "prepare" in line:
-                shell(line.replace("init my-model", "init"))
-    for line in commands_of(ROOT / f"{page}.md"):
-        shell(line)
+def test_all_commands_of_the_readme_run_in_their_order(tmp_path: Path, shell: Shell) -> None:
+    lines = commands_of(ROOT / "README.md")
+    assert run_in_order(lines, tmp_path / "work", shell, without=()) == len(lines)
 
 
 @pytest.mark.heavy
