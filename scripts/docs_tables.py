@@ -70,7 +70,8 @@ def rule_set_tables() -> str:
         if rules is EXPERTP:
             continue
         parts.append(f"`rules: {name}`")
-        parts.append(markdown_table(RULE_COLUMNS, _different_rows(rules)))
+        different = _different_rows(rules)
+        parts.append(markdown_table(RULE_COLUMNS, different) if different else "All groups: as in `expertp`.")
         forward = [
             f"{place}: {_code(getattr(rules.forward, field))}"
             for field, place in FORWARD_PLACES.items()

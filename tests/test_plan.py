@@ -13,7 +13,7 @@ from expertp.errors import InputError
 from expertp.plan import Group, constant_names, plan
 from expertp.spec import BaseHPs, ModelSpec
 
-RULES = ("expertp", "sp", "mup", "completep", "fan_in_down")
+RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")
 BASE = ModelSpec(n_embd=512, n_layer=8, n_exp=4, n_act=1)
 LARGE = ModelSpec(n_embd=2048, n_layer=32, n_exp=16, n_act=4, alpha_ffn=2)
 HPS = BaseHPs(lr=0.016, init_std=0.02, adam_eps=1e-8, weight_decay=0.1, bias_lr=0.3)
@@ -148,6 +148,7 @@ def test_router_init_falls_with_width_to_the_gamma(rules: str, gamma: float, fac
         ("expertp", 1 / 4, 1 / 32),
         ("completep", 1 / 4, 1 / 32),
         ("fan_in_down", 1 / 4, 1 / 32),
+        ("no_depth", 1, 1),
         ("mup", 1, 1),
         ("sp", 1, 1),
     ],

@@ -12,7 +12,7 @@ from expertp.plan import GROUPS, Group, Plan, plan
 from expertp.rules import D_HEAD, EXPERTP, RULE_SETS, E, L, Monomial, N, N_gamma, a
 from expertp.spec import BaseHPs, ModelSpec
 
-RULES = ("expertp", "sp", "mup", "completep", "fan_in_down")
+RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")
 EPS_RULES = ("consistent", "paper")
 DIMENSIONS = ("width", "depth", "experts", "alpha")
 HALF = Fraction(1, 2)
@@ -102,16 +102,23 @@ ROWS = {
     "mup": {name: only(row, "width") for name, row in EXPERTP_ROWS.items()},
     "completep": COMPLETEP_ROWS,
     "fan_in_down": EXPERTP_ROWS | {name: EXPERTP_ROWS[name]._replace(init=FAN_IN) for name in DOWN},
+    "no_depth": EXPERTP_ROWS,
+    "no_mean": EXPERTP_ROWS,
+    "no_alpha": EXPERTP_ROWS
+    | {name: EXPERTP_ROWS[name]._replace(init=Powers(-HALF), lr=Powers(-1), decay=Powers(1)) for name in DOWN},
 }
 
 # 1/K is the architecture's: at fixed kappa, K grows with the experts.
-MOE_OUTPUT = Powers(experts=-1)
+EXPERTP_FORWARD = {"residual": Powers(depth=-1), "logits": Powers(-1), "moe_output": Powers(experts=-1)}
 FORWARD = {
-    "expertp": {"residual": Powers(depth=-1), "logits": Powers(-1)},
-    "sp": {"residual": Powers(), "logits": Powers()},
-    "mup": {"residual": Powers(), "logits": Powers(-1)},
-    "completep": {"residual": Powers(depth=-1), "logits": Powers(-1)},
-    "fan_in_down": {"residual": Powers(depth=-1), "logits": Powers(-1)},
+    "expertp": EXPERTP_FORWARD,
+    "sp": EXPERTP_FORWARD | {"residual": Powers(), "logits": Powers()},
+    "mup": EXPERTP_FORWARD | {"residual": Powers()},
+    "completep": EXPERTP_FORWARD,
+    "fan_in_down": EXPERTP_FORWARD,
+    "no_depth": EXPERTP_FORWARD | {"residual": Powers()},
+    "no_mean": EXPERTP_FORWARD | {"moe_output": Powers()},
+    "no_alpha": EXPERTP_FORWARD,
 }
 
 alphas = st.sampled_from((0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 3.0, 4.0))
@@ -193,7 +200,7 @@ def assert_plan_scaled(after: Plan, before: Plan, rules: str, eps_rule: str, siz
         assert_scaled(ours.lr, theirs.lr, expected.lr, sizes, f"lr of {name}")
         assert_scaled(ours.weight_decay, theirs.weight_decay, expected.decay, sizes, f"weight decay of {name}")
         assert_scaled(ours.adam_eps, theirs.adam_eps, getattr(expected, eps_rule), sizes, f"eps of {name}")
-    forward = {**FORWARD[rules], "attention_scale": Powers(), "moe_output": MOE_OUTPUT}
+    forward = {**FORWARD[rules], "attention_scale": Powers()}
     if before.target.ffn == "dense":
         assert before.forward.moe_output is after.forward.moe_output is None
         del forward["moe_output"]

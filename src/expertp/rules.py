@@ -205,6 +205,12 @@ SP = _with_init(
 MUP = _keep(EXPERTP, N, N_gamma)
 COMPLETEP = _with_init(_keep(EXPERTP, N, N_gamma, L), DOWN_PROJECTIONS, init=(N * a) ** -HALF, lr=1 / (N * a))
 FAN_IN_DOWN = _with_init(EXPERTP, DOWN_PROJECTIONS, init=(N * a) ** -HALF)
+# Controls: EXPERTP without one factor. Along the axis of this factor, a study that can see a failure sees one.
+NO_DEPTH = replace(EXPERTP, forward=replace(EXPERTP.forward, residual=ONE))
+NO_MEAN = replace(
+    EXPERTP, forward=replace(EXPERTP.forward, moe_output=E / N_ACT)
+)  # n_act of the base: n_act grows like E
+NO_ALPHA = _with_init(EXPERTP, DOWN_PROJECTIONS, init=N**-HALF, lr=1 / N)
 
 RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "expertp": EXPERTP,
@@ -212,6 +218,9 @@ RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "mup": MUP,
     "completep": COMPLETEP,
     "fan_in_down": FAN_IN_DOWN,
+    "no_depth": NO_DEPTH,
+    "no_mean": NO_MEAN,
+    "no_alpha": NO_ALPHA,
 }
 
 # Constant multipliers do not depend on scale. Names are FAMILY_lr and FAMILY_init; a family is one or more groups.

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from expertp.errors import shown
 from expertp.util.text import count
 
-RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down"]
+RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha"]
 EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]

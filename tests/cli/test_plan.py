@@ -172,7 +172,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("hps.lr=.inf", "hps.lr: input should be a finite number, not inf"),
         ("hps.betas=[0.9]", "hps.betas.1: is missing; give it a value"),
         ("hps.gamma=0.25", "hps.gamma: input should be greater than or equal to 0.5, not 0.25"),
-        ("hps.rules=expert", "hps.rules: input should be 'expertp', 'sp', 'mup', 'completep' or 'fan_in_down'"),
+        (
+            "hps.rules=expert",
+            "hps.rules: input should be 'expertp', 'sp', 'mup', 'completep', 'fan_in_down', 'no_depth', 'no_mean' or "
+            "'no_alpha'",
+        ),
         ("hps.decay=tau", "hps.tuned_steps is missing"),
         ("hps.constants=most", "hps.constants: input should be 'ones' or 'paper', not 'most'"),
         ("hps.constants={router_lr: high}", "hps.constants.router_lr: must be a number"),
