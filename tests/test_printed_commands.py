@@ -34,7 +34,6 @@ SMALLER = {
 }
 # Commands that take minutes: those of README.md run in its slow version only, those of docs/ in none.
 LONG = (
-    "paper make fixed-topk",
     "theory size",
     "theory verify",
     "theory soft-router",
