@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.recorded import recorded_studies
 from benchmarks.verdict_power import MULTIPLES, Surface, draw_noise, recorded_surfaces, synthetic_surfaces, write
 from expertp.analysis.curves import curves
-from expertp.analysis.transfer import StudyVerdict, judge
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import StudyVerdict
 from expertp.search.design import affordable, first_choice, propose, with_choices
 from expertp.spec import BaseHPs, ModelSpec, RunSpec, TrainSpec
 from expertp.study.cells import expand, swept_on, unique_runs

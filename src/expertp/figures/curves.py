@@ -11,7 +11,7 @@ import numpy as np
 
 from expertp.analysis.curve_fit import CurveFit, fit_curve, pooled_noise
 from expertp.analysis.curves import Curve, curve, curves
-from expertp.analysis.transfer import Verdict
+from expertp.analysis.verdict import Verdict
 from expertp.figures import style
 from expertp.figures.labels import (
     BASE,

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
-from expertp.analysis.transfer import Conclusion, Judgement, StudyVerdict, Verdict
+from expertp.analysis.verdict import Conclusion, Judgement, StudyVerdict
 from expertp.figures.labels import HP_SHORT, axis_title
 from expertp.report import appendix, commands, sections
 from expertp.report.elements import Missing, Page, VerdictRow
@@ -163,21 +163,20 @@ def verdict_note(reading: Reading) -> str:
 
 def verdict_row(reading: Reading, judged: Judgement) -> VerdictRow:
     """Return the row of a verdict in the table."""
-    verdict = judged if isinstance(judged, Verdict) else None
     runs = [row.result for row in reading.table.where(axis=judged.axis, arm=judged.arm)]
     is_own_and_open = judged.arm == reading.table.own and judged.conclusion == "UNDECIDED"
     worst = judged.worst
     return VerdictRow(
         axis=axis_title(judged.axis),
         arm=judged.arm.name,
-        hp=HP_SHORT[verdict.hp] if verdict else "all",
+        hp=HP_SHORT[judged.hp] if judged.hp else "all",
         verdict=judged.conclusion or "not judged",
-        has_no_power=verdict is not None and verdict.power == "NO POWER",
+        has_no_power=judged.has_no_power,
         reason=sentence(judged.reason),
         cost=interval(judged.cost, ".4f"),
         tolerance=f"{worst.tolerance:.4f}" if worst else "–",
         sensitivity=interval(worst.sensitivity, ".3f") if worst else "–",
-        drift=interval(verdict.drift, "+.2f") if verdict else "–",
+        drift=interval(judged.drift, "+.2f"),
         seeds=str(judged.n_seeds),
         diverged=f"{sum(each.status == 'diverged' for each in runs)} of {len(runs)}",
         next_step=sentence(str(reading.deciding)) if is_own_and_open else "",

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from expertp.analysis.transfer import StudyVerdict, judge
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import StudyVerdict
 from expertp.report.commands import Deciding, deciding
 from expertp.spec import ModelSpec
 from expertp.study.cells import Arm

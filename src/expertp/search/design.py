@@ -4,7 +4,7 @@ Every curve begins with two seeds at five values around the zero-shot value (or 
 base and at the largest size. After each look, an open verdict gets what decides it at the lowest cost: a value beyond
 the end at which the minimum may lie, or those values and seeds that narrow the interval of the slope at the zero-shot
 value most per run, until the verdict is expected to be decided. Looking often is corrected for by alpha spending
-(`expertp.analysis.transfer.tail_of`).
+(`expertp.analysis.judging.tail_of_look`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
 from expertp.analysis.curves import zero_shot_value
-from expertp.analysis.transfer import StudyVerdict, Verdict, judge, tail_of
+from expertp.analysis.judging import tail_of_look
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import StudyVerdict, Verdict
 from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
@@ -236,7 +238,7 @@ def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: 
         return slope_sd(design.values, len(design.seeds), zero, verdict.noise, fit.curvature)
 
     start = design = _Design(tuple(choice.values), tuple(choice.seeds))
-    wanted = slope(start) * _shrink(verdict, study, choice)
+    wanted = slope(start) * _shrink(verdict, choice)
     while slope(design) > wanted and design.runs < MOST_GROWTH * start.runs:
         options = [*_more_values(study, choice, design, zero, is_bound), *_more_seeds(study, design, is_bound)]
         if not options:
@@ -245,16 +247,14 @@ def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: 
     return design, slope(design) <= wanted
 
 
-def _shrink(verdict: Verdict, study: StudySpec, choice: ChoiceSpec) -> float:
+def _shrink(verdict: Verdict, choice: ChoiceSpec) -> float:
     """Return the factor by which the s.d. of the slope must shrink for a verdict, at the level of the next look.
 
     The square root of the cost is proportional to the slope, and has about a normal distribution.
     """
     worst = verdict.worst
     assert worst is not None
-    grown = study.replace(chosen=(choice.replace(looks=choice.looks + 1),))
-    next_tail = tail_of(grown, verdict.axis, verdict.hp)
-    wider = normal_quantile(1 - next_tail) / normal_quantile(1 - verdict.tail)
+    wider = normal_quantile(1 - tail_of_look(choice.looks + 1)) / normal_quantile(1 - verdict.tail)
     if worst.cost.high == math.inf:
         return 0.5
     if worst.cost.low > worst.tolerance:  # only the cost of the base is in the way of FAILS
