@@ -121,7 +121,8 @@ def test_verdict_json_has_its_keys_and_no_infinity():
     results = results_of(study, optimum=-9.5, status=lambda run: "diverged" if run.hps.lr == 2**-4 else "finished")
     results[0] = replace(results[0], status="failed", val_loss=None)
     tree = json.loads(json.dumps(judge(StudyTable.join(study, results)).to_dict(), allow_nan=False))
-    assert list(tree) == ["study", "axes", "others", "horizon", "horizon_ci", "diverged", "failed", "missing"]
+    counts = ("diverged", "stopped", "failed", "missing")
+    assert list(tree) == ["study", "axes", "others", "horizon", "horizon_ci", *counts]
     assert (tree["study"], tree["diverged"], tree["failed"], tree["missing"]) == ("first", 9, 1, 0)
     (axis,) = tree["axes"]
     assert list(axis) == [

@@ -83,7 +83,7 @@ def pooled_noise(curves: Sequence[Curve]) -> Noise:
 
 
 def finite_values(curve: Curve) -> tuple[float, ...]:
-    """Return the values of a curve at which runs have finished and none has diverged, log2."""
+    """Return the values of a curve at which runs have finished, and none has diverged or was stopped, log2."""
     has_loss = [any(map(math.isfinite, losses)) and math.inf not in losses for losses in curve.losses]
     return tuple(value for value, is_known in zip(curve.log2_values, has_loss, strict=True) if is_known)
 

@@ -70,7 +70,7 @@ def judge_curves(
         tail: probability that intervals leave out on each side.
     """
     noise = noise or pooled_noise(curves)
-    # The same values at every size: those at which no run has diverged anywhere.
+    # The same values at every size: those at which no run has diverged or was stopped anywhere.
     known = [set(finite_values(each)) for each in curves]
     shared = set.intersection(*known) if known else set()
     fits = {

@@ -61,6 +61,7 @@ def judge(table: StudyTable) -> StudyVerdict:
         others=others,
         horizon=horizon_drift(table),
         diverged=statuses.count("diverged"),
+        stopped=statuses.count("stopped"),
         failed=statuses.count("failed") + statuses.count("damaged"),
         missing=statuses.count("missing") + statuses.count("unfinished"),
     )

@@ -157,6 +157,7 @@ class StudyVerdict:
         others: verdicts of other arms.
         horizon: octaves by which the base's optimal learning rate moves per doubling of steps.
         diverged: number of diverged runs of all arms.
+        stopped: number of runs that an adaptive sweep has stopped early.
         failed: number of failed runs.
         missing: number of runs without a result.
     """
@@ -166,6 +167,7 @@ class StudyVerdict:
     others: tuple[Judgement, ...]
     horizon: Estimate
     diverged: int
+    stopped: int
     failed: int
     missing: int
 
@@ -177,6 +179,7 @@ class StudyVerdict:
             "others": [each.to_dict() for each in self.others],
             **_tree("horizon", self.horizon),
             "diverged": self.diverged,
+            "stopped": self.stopped,
             "failed": self.failed,
             "missing": self.missing,
         }

@@ -107,12 +107,15 @@ def _describe_choice(choice: "ChoiceSpec") -> str:
 
 def models_table(models: "tuple[ModelProgress, ...]") -> str:
     """Return a table of models: finished runs and the best learning rate so far."""
-    rows = [("arm", "model", "runs", "diverged", "best log2_lr", "median loss")]
+    has_stopped = any(each.counts["stopped"] for each in models)
+    rows: list[tuple[str, ...]]
+    rows = [("arm", "model", "runs", "diverged", *(["stopped"] if has_stopped else []), "best log2_lr", "median loss")]
     for each in models:
         best = "-" if each.best_log2_lr is None else f"{each.best_log2_lr:g}"
         loss = "-" if each.loss is None else f"{each.loss:.4f}"
-        done, diverged = f"{each.ended}/{each.total}", str(each.counts["diverged"] or "-")
-        rows.append((printable(each.arm.name), size(each.model), done, diverged, best, loss))
+        statuses = ("diverged", "stopped") if has_stopped else ("diverged",)
+        counts = [str(each.counts[status] or "-") for status in statuses]
+        rows.append((printable(each.arm.name), size(each.model), f"{each.ended}/{each.total}", *counts, best, loss))
     return columns(rows)
 
 

@@ -129,6 +129,8 @@ def facts(reading: Reading) -> tuple[tuple[str, str], ...]:
     study, verdict = reading.study, reading.verdict
     finished = sum(result.status == "finished" for result in reading.table.results)
     counts = {"finished": finished, "diverged": verdict.diverged, "failed": verdict.failed, "missing": verdict.missing}
+    if verdict.stopped:  # by an adaptive sweep
+        counts["stopped early"] = verdict.stopped
     return (
         ("runs", str(len(reading.table.results))),
         *((status, str(n)) for status, n in counts.items()),

@@ -17,7 +17,7 @@ from expertp.study.store import StudyDirectory
 from expertp.study.table import DONE, CellResult, StudyTable, unique_results
 from expertp.util.text import plural
 
-STATUSES = ("finished", "diverged", "failed", "damaged", "unfinished", "missing")
+STATUSES = ("finished", "diverged", "stopped", "failed", "damaged", "unfinished", "missing")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
-from expertp.analysis.curves import zero_shot_value
 from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict, Verdict
-from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on
+from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on, zero_shot_value
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
@@ -206,7 +205,8 @@ class _Design:
 
 def _beyond(study: StudySpec, choice: ChoiceSpec, fit: CurveFit, is_bound: bool) -> float | None:
     """Return a value beyond the end at which the minimum may lie: of the grid, an octave away, or half-way to a
-    diverged value; None where the minimum lies an octave from that end, so that noise is the reason.
+    value at which runs have diverged or were stopped; None where the minimum lies an octave from that end, so that
+    noise is the reason.
     """
     side = -1 if float((fit.side.draws < 0).mean()) > float((fit.side.draws > 0).mean()) else 1
     end = fit.values[0] if side < 0 else fit.values[-1]
