@@ -70,6 +70,15 @@ def test_all_sizes_are_fitted_at_the_same_values():
     assert {fit.values for fit in seen.fits.values()} == {(-8.0, -7.0, -6.0)}
 
 
+def test_values_at_which_runs_were_stopped_are_left_out_and_counted():
+    """Runs of the largest size are stopped at 2^-4; the verdict is decided without them."""
+    lost = lambda run: "stopped" if run.model.n_embd == 256 and run.hps.lr > 2**-4.5 else "finished"  # noqa: E731
+    seen = verdict_of(small_study(), optimum=-6.0, status=lost)
+    assert {fit.values[-1] for fit in seen.fits.values()} == {-5.0}
+    assert seen.conclusion == "TRANSFERS"
+    assert judge(table_of(small_study(), optimum=-6.0, status=lost)).stopped == 3
+
+
 @pytest.mark.heavy
 def test_missing_runs_come_first():
     states = {0: "failed", 1: "unfinished", 2: "missing"}

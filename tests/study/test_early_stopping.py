@@ -5,7 +5,7 @@ from runs import study_tree, write_tokens
 
 from expertp.spec import TrainSpec
 from expertp.study.cells import expand
-from expertp.study.early_stopping import CHECKS, Check, Stop, Watch, find_stop, zero_shot_runs
+from expertp.study.early_stopping import CHECKS, Check, Comparison, Watch, find_stop, zero_shot_runs
 from expertp.study.load import build_study
 from expertp.study.spec import ChoiceSpec
 from expertp.study.store import open_study, read_study
@@ -62,7 +62,7 @@ def test_only_the_last_tenth_of_the_steps_counts():
     early = {step: 3.0 if step in window else 9.0 for step in range(1, last + 1)}
     assert find_stop(TRAIN, last, early, ZERO_SHOT) is None
     late = {step: 4.0 if step in window else 3.0 for step in range(1, last + 1)}
-    assert find_stop(TRAIN, last, late, ZERO_SHOT) == Stop(last, 4.0, 3.0)
+    assert find_stop(TRAIN, last, late, ZERO_SHOT) == Comparison(last, 4.0, 3.0)
 
 
 def test_a_check_without_losses_of_both_runs_stops_nothing():
@@ -87,13 +87,13 @@ def test_an_interrupted_run_is_stopped_at_the_same_check():
                 break
             watch.log(record)
         found.append(watch.stop)
-    assert found == [Stop(50, 3.25, 3.0)] * 5
+    assert found == [Comparison(50, 3.25, 3.0)] * 5
 
 
 def test_only_far_values_of_an_adaptive_sweep_may_be_stopped():
-    study = study_of("tokens", values=(-9, -7, -6.5, -6, -5, -4.5))
+    study = study_of("tokens", values=(-9, -7, -6.5, -6, -4, -3.5))
     found = zero_shot_runs(study, expand(study))
-    assert {math.log2(run.hps.lr) for run in found} == {-9, -7, -4.5}, "-5 is the next value, -6.5 is near"
+    assert {math.log2(run.hps.lr) for run in found} == {-9, -3.5}, "-4 is the next value above, -7 is near"
     assert {math.log2(run.hps.lr) for run in found.values()} == {ZERO}
     assert all((run.model, run.train) == (zero.model, zero.train) for run, zero in found.items())
     whole = study.replace(chosen=None)

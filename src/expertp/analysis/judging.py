@@ -73,10 +73,11 @@ def judge_curves(
     # The same values at every size: those at which no run has diverged or was stopped anywhere.
     known = [set(finite_values(each)) for each in curves]
     shared = set.intersection(*known) if known else set()
+    stopped = {value for each in curves for value, n in zip(each.log2_values, each.n_stopped, strict=False) if n}
     fits = {
         each.size: fit
         for place, each in enumerate(curves)
-        if (fit := fit_curve(each, noise, shared, seed=place)) is not None
+        if (fit := fit_curve(each, noise, shared, place, stopped)) is not None
     }
     base = next((fit for size, fit in fits.items() if size.is_base), None)
     sizes = [each for each in curves if not each.size.is_base]

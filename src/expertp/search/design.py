@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
 from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict, Verdict
+from expertp.spec import ModelSpec, RunSpec
 from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on, zero_shot_value
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
@@ -25,7 +26,7 @@ from expertp.study.progress import seconds_by_model
 from expertp.study.spec import HP, ChoiceSpec, StudySpec
 from expertp.study.store import StudyDirectory, open_study, read_study
 from expertp.study.sweep import Executor, sweep
-from expertp.study.table import StudyTable
+from expertp.study.table import ENDED, StudyTable, unique_results
 from expertp.util.statistics import normal_quantile
 
 # Octaves from the zero-shot value of the first values, and the number of the first seeds.
@@ -144,7 +145,7 @@ def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = Fal
         study = study.replace(chosen=tuple(_whole(study, each) for each in found.axes))
     there = {cell.run for cell in expand(study)}
     seconds = seconds_by_model(table.results)
-    made = []
+    made: list[Proposal] = []
     for verdict in found.axes:
         choice = next(each for each in study.chosen or () if (each.axis, each.hp) == (verdict.axis, verdict.hp))
         found_next = _next_choice(study, verdict, choice, is_bound_to_grid)
@@ -153,11 +154,36 @@ def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = Fal
         following, is_enough = found_next
         grown = study.replace(chosen=tuple(following if each is choice else each for each in study.chosen or ()))
         added = list(dict.fromkeys(cell.run for cell in expand(grown) if cell.run not in there))
-        known = with_all_models(seconds, [run.model for run in added])
-        needed = sum(known[run.model] for run in added) if known else math.nan
-        if added:
-            made.append(Proposal(following, is_enough, len(added), cost_of_runs(added).flops, needed))
+        made += _proposals(following, is_enough, added, seconds)
     return sorted(made, key=lambda each: (not each.is_expected_to_decide, each.flops))
+
+
+def next_cells(table: StudyTable, found: StudyVerdict) -> list[Proposal]:
+    """Return the cells that an adaptive sweep would train next: chosen ones that have not ended, else proposed ones.
+
+    Args:
+        table: the study's results.
+        found: its verdicts.
+    """
+    if not found.missing:
+        return propose(table, found)
+    made: list[Proposal] = []
+    seconds, counted = seconds_by_model(table.results), set[RunSpec]()
+    for choice in table.study.chosen or ():
+        rows = (*table.where(axis=choice.axis, hp=None), *table.where(axis=choice.axis, hp=choice.hp))
+        left = [each.run for each in unique_results(rows) if each.status not in ENDED and each.run not in counted]
+        counted.update(left)
+        made += _proposals(choice, True, left, seconds)
+    return made
+
+
+def _proposals(
+    choice: ChoiceSpec, is_enough: bool, runs: Sequence[RunSpec], seconds: Mapping[ModelSpec, float]
+) -> list[Proposal]:
+    """Return a proposal with its cost, given the seconds per run of some models; none without runs."""
+    known = with_all_models(seconds, [run.model for run in runs])
+    needed = sum(known[run.model] for run in runs) if known else math.nan
+    return [Proposal(choice, is_enough, len(runs), cost_of_runs(runs).flops, needed)] if runs else []
 
 
 def _whole(study: StudySpec, verdict: Verdict) -> ChoiceSpec:

@@ -25,8 +25,8 @@ from expertp.util.records import Count
 WINDOW = 0.1
 # Schedules on which the margins were measured; runs with others are not stopped.
 SCHEDULES = ("constant", "cosine")
-# Octaves around the zero-shot value within which no run is stopped.
-NEAR = 0.5
+# Octaves around the zero-shot value within which no run is stopped: these values decide the verdict.
+NEAR = 1.0
 # Values that differ by less are the same, octaves.
 SAME = 1e-9
 
@@ -56,12 +56,12 @@ CHECKS = (Check(1 / 4, 0.45), Check(1 / 2, 0.2), Check(3 / 4, 0.15))
 
 
 @dataclass(frozen=True)
-class Stop:
-    """stops/IDENTITY.json: why a run was stopped.
+class Comparison:
+    """A run beside its zero-shot run; stops/IDENTITY.json has that of a run that was stopped.
 
     Args:
-        step: step of the check.
-        train_loss: training loss of the run over the last tenth of the steps up to the check.
+        step: the step up to which they are compared.
+        train_loss: training loss of the run over the last tenth of the steps up to this one.
         zero_shot_loss: that of the zero-shot run.
     """
 
@@ -69,10 +69,15 @@ class Stop:
     train_loss: Finite
     zero_shot_loss: Finite
 
+    @property
+    def behind(self) -> float:
+        """By how much the run is behind, nats."""
+        return self.train_loss - self.zero_shot_loss
+
 
 def find_stop(
     train: TrainSpec, steps_done: int, losses: Mapping[int, float], zero_shot: Mapping[int, float]
-) -> Stop | None:
+) -> Comparison | None:
     """Return the first check at which a run is too far behind its zero-shot run; None if it is at no check so far.
 
     Args:
@@ -86,26 +91,35 @@ def find_stop(
     >>> train = TrainSpec(data="tokens", steps=100, batch_tokens=1024)
     >>> zero_shot = dict.fromkeys(range(1, 101), 3.0)
     >>> find_stop(train, 80, dict.fromkeys(range(1, 81), 3.18), zero_shot)
-    Stop(step=75, train_loss=3.18, zero_shot_loss=3.0)
+    Comparison(step=75, train_loss=3.18, zero_shot_loss=3.0)
     >>> find_stop(train, 74, dict.fromkeys(range(1, 75), 3.18), zero_shot) is None
     True
     """
     for check in CHECKS:
         step = check.step(train)
-        steps = [each for each in zero_shot if (1 - WINDOW) * step < each <= step]
-        if step > steps_done or not steps or any(each not in losses for each in steps):
-            continue
-        ours, theirs = (statistics.fmean(found[each] for each in steps) for found in (losses, zero_shot))
-        if ours - theirs > check.margin:
-            return Stop(step, ours, theirs)
+        found = compare_at(step, losses, zero_shot) if step <= steps_done else None
+        if found is not None and found.behind > check.margin:
+            return found
     return None
+
+
+def compare_at(step: int, losses: Mapping[int, float], zero_shot: Mapping[int, float]) -> Comparison | None:
+    """Return the training losses of two runs up to a step; None without losses of both at the same steps.
+
+    >>> compare_at(10, {9: 3.0, 10: 3.2}, {10: 3.0}).behind == 3.2 - 3.0
+    True
+    """
+    steps = [each for each in zero_shot if (1 - WINDOW) * step < each <= step]
+    if not steps or any(each not in losses for each in steps):
+        return None
+    return Comparison(step, *(statistics.fmean(found[each] for each in steps) for found in (losses, zero_shot)))
 
 
 def zero_shot_runs(study: StudySpec, cells: Iterable[Cell]) -> dict[RunSpec, RunSpec]:
     """Return the zero-shot run that each run is compared with, for those runs of an adaptive sweep that may be stopped.
 
-    A run may be stopped if all its cells are far from the zero-shot value of their arm: farther than half an octave,
-    and beyond the next chosen value. Near values decide the verdict.
+    A run may be stopped if all its cells are far from the zero-shot value of their arm: farther than an octave, and
+    beyond the next chosen value.
     """
     if study.chosen is None or study.train.schedule not in SCHEDULES:
         return {}
@@ -120,7 +134,7 @@ def zero_shot_runs(study: StudySpec, cells: Iterable[Cell]) -> dict[RunSpec, Run
 
 
 def _is_far(cell: Cell, chosen: Sequence[ChoiceSpec]) -> bool:
-    """Return whether a cell lies farther from its zero-shot value than half an octave and the next chosen value."""
+    """Return whether a cell lies farther from its zero-shot value than an octave and the next chosen value."""
     if cell.hp is None or cell.value is None:
         return False
     zero = zero_shot_value(cell.arm, cell.hp)
@@ -139,7 +153,7 @@ class Watch:
     """
 
     def __init__(self, zero_shot: Sequence[StepMetrics], read_records: Callable[[], Sequence[StepMetrics]]) -> None:
-        self.stop: Stop | None = None
+        self.stop: Comparison | None = None
         self._zero_shot, self._read_records = {each.step: each.loss for each in zero_shot}, read_records
         self._train: TrainSpec | None = None
         self._losses: dict[int, float] = {}

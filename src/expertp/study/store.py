@@ -27,7 +27,7 @@ from expertp.config import OPERATIONAL, run_id
 from expertp.errors import DamagedError, InputError, shown
 from expertp.spec import RunSpec
 from expertp.study.cells import Cell, axis_names, expand, unique_runs
-from expertp.study.early_stopping import Stop, zero_shot_runs
+from expertp.study.early_stopping import Comparison, zero_shot_runs
 from expertp.study.load import build_study
 from expertp.study.results import NUMBERS, results_csv
 from expertp.study.spec import ChoiceSpec, RefinementSpec, StudySpec
@@ -195,17 +195,17 @@ class StudyDirectory:
                 self._failure(identity)
                 self._failure_path(identity).unlink(missing_ok=True)
 
-    def note_stop(self, identity: str, stop: Stop) -> None:
+    def note_stop(self, identity: str, stop: Comparison) -> None:
         """Record that a run was stopped early, and why."""
         write_record(self._stop_path(identity), asdict(stop))
 
-    def stop(self, identity: str) -> Stop | None:
+    def stop(self, identity: str) -> Comparison | None:
         """Return why an adaptive sweep has stopped a run; None if it has not. A sweep of all cells ignores it."""
         if self.study.chosen is None:
             return None
         path = self._stop_path(identity)
         try:
-            return read_record(path, Stop, f"remove {path} to let the run continue")
+            return read_record(path, Comparison, f"remove {path} to let the run continue")
         except FileNotFoundError:
             return None
 
