@@ -188,13 +188,3 @@ def test_a_stopped_value_is_a_wall_behind_which_the_minimum_cannot_lie():
     assert -8 < fit.optimum_estimate().low < fit.optimum_estimate().high < -4.5
     diverged = replace(walled, n_stopped=(0,) * 6)
     assert fit_curve(diverged, noise).cost_estimate().high == math.inf, "the loss may fall up to where runs diverge"
-
-
-def test_a_wall_needs_a_loss_above_zero_shot():
-    """A value that is left out because of another size is no wall where its own runs have a lower loss."""
-    rng = np.random.default_rng(0)
-    (seen,) = make_axis(parabola, -7.0, 0.0, 0.001, rng, scales=(1.0,), grid=(-8.0, -7.0, -6.5, -6.0, -5.5))
-    allowed = (-6.5, -6.0, -5.5)
-    fit = fit_curve(seen, Noise(0.001, 20), allowed, stopped=[-7.0])
-    assert fit.edge == "low"
-    assert fit.optimum_estimate().low == -math.inf

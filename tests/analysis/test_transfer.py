@@ -70,11 +70,11 @@ def test_all_sizes_are_fitted_at_the_same_values():
     assert {fit.values for fit in seen.fits.values()} == {(-8.0, -7.0, -6.0)}
 
 
-def test_values_at_which_runs_were_stopped_are_left_out_and_counted():
+def test_values_at_which_runs_were_stopped_are_left_out_at_their_size_and_counted():
     """Runs of the largest size are stopped at 2^-4; the verdict is decided without them."""
     lost = lambda run: "stopped" if run.model.n_embd == 256 and run.hps.lr > 2**-4.5 else "finished"  # noqa: E731
     seen = verdict_of(small_study(), optimum=-6.0, status=lost)
-    assert {fit.values[-1] for fit in seen.fits.values()} == {-5.0}
+    assert {size.scale: fit.values[-1] for size, fit in seen.fits.items()} == {1: -4, 2: -4, 4: -5}
     assert seen.conclusion == "TRANSFERS"
     assert judge(table_of(small_study(), optimum=-6.0, status=lost)).stopped == 3
 

@@ -186,13 +186,7 @@ def interval(low: Floats, high: Floats, tail: float = TAIL) -> tuple[float, floa
     return float(np.quantile(low, tail, method="lower")), float(np.quantile(high, 1 - tail, method="higher"))
 
 
-def fit_curve(
-    curve: Curve,
-    noise: Noise,
-    allowed: Collection[float] | None = None,
-    seed: int = 0,
-    stopped: Collection[float] | None = None,
-) -> CurveFit | None:
+def fit_curve(curve: Curve, noise: Noise, allowed: Collection[float] | None = None, seed: int = 0) -> CurveFit | None:
     """Fit a curve around its zero-shot value.
 
     Args:
@@ -200,8 +194,6 @@ def fit_curve(
         noise: noise of a run.
         allowed: values that may be fitted; by default all at which runs have finished.
         seed: seed of the draws; curves that are compared need different ones.
-        stopped: values that are left out because runs were stopped there, at this size or another; by default those of
-            this curve.
 
     Returns:
         The fit; None where fewer than three values are known, or none near the zero-shot value.
@@ -209,12 +201,9 @@ def fit_curve(
     Where the minimum lies on the end of the window and the grid goes on, the window moves towards it, value by value.
     """
     known = [value for value in finite_values(curve) if allowed is None or value in allowed]
-    if stopped is None:
-        stopped = [value for value, n in zip(curve.log2_values, curve.n_stopped, strict=False) if n]
-    walls = [value for value in stopped if value not in known and _difference(curve, value, curve.centre)[0] > 0]
     centre, tried = curve.centre, set[float]()
     while True:
-        fit = _fit_around(curve, noise, known, centre, seed, walls)
+        fit = _fit_around(curve, noise, known, centre, seed)
         tried.add(centre)
         beyond = [value for value in known if fit is not None and fit.side.value * (value - centre) > 0]
         following = min(beyond, key=lambda value: abs(value - centre), default=centre)
@@ -223,9 +212,7 @@ def fit_curve(
         centre = following
 
 
-def _fit_around(
-    curve: Curve, noise: Noise, known: Sequence[float], centre: float, seed: int, walls: Sequence[float]
-) -> CurveFit | None:
+def _fit_around(curve: Curve, noise: Noise, known: Sequence[float], centre: float, seed: int) -> CurveFit | None:
     """Fit the known values within the window around a centre."""
     values = tuple(value for value in known if abs(value - centre) <= WINDOW)
     if len(values) < FEWEST_VALUES:
@@ -253,6 +240,7 @@ def _fit_around(
     zero = curve.centre - centre if is_inside else 0.0
     low, high = values[0], values[-1]
     if noise.is_known:
+        walls = curve.stopped_values
         low = max((wall for wall in walls if centre - WINDOW <= wall < low), default=low)
         high = min((wall for wall in walls if high < wall <= centre + WINDOW), default=high)
         is_above_D = _above(draws_DK, [wall - centre for wall in (low, high) if wall not in values], zero, step)

@@ -54,6 +54,11 @@ class Curve:
         return tuple(losses.count(math.inf) - n for losses, n in zip(self.losses, stopped, strict=True))
 
     @property
+    def stopped_values(self) -> tuple[float, ...]:
+        """Values at which runs were stopped, log2."""
+        return tuple(value for value, n in zip(self.log2_values, self.n_stopped, strict=False) if n)
+
+    @property
     def n_seeds(self) -> int:
         """Number of seeds per value."""
         return len(self.seeds)

@@ -70,14 +70,14 @@ def judge_curves(
         tail: probability that intervals leave out on each side.
     """
     noise = noise or pooled_noise(curves)
-    # The same values at every size: those at which no run has diverged or was stopped anywhere.
-    known = [set(finite_values(each)) for each in curves]
+    # The same values at every size: those at which no run has diverged anywhere. A value at which runs were stopped is
+    # left out at their size only: it may be the best of another.
+    known = [{*finite_values(each), *each.stopped_values} for each in curves]
     shared = set.intersection(*known) if known else set()
-    stopped = {value for each in curves for value, n in zip(each.log2_values, each.n_stopped, strict=False) if n}
     fits = {
         each.size: fit
         for place, each in enumerate(curves)
-        if (fit := fit_curve(each, noise, shared, place, stopped)) is not None
+        if (fit := fit_curve(each, noise, shared, seed=place)) is not None
     }
     base = next((fit for size, fit in fits.items() if size.is_base), None)
     sizes = [each for each in curves if not each.size.is_base]
