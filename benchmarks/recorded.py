@@ -10,6 +10,8 @@ from expertp.study.spec import AxisSpec, GridSpec, StudySpec
 from expertp.study.table import Result, StudyTable
 
 RESULTS = Path(__file__).parents[1] / "docs/results/paper/results"
+# Steps of warm-up of all recorded runs.
+WARMUP = 100
 FIELDS = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}
 # Field of a run that tells it apart from others of its table.
 Key = tuple[float, ...]
@@ -41,7 +43,9 @@ def recorded_table(name: str, base: dict[str, float], log2_lr: float, log2_init_
         name=name,
         base=ModelSpec(**whole, d_head=32, vocab_size=512, context=128),
         hps=BaseHPs(lr=2.0**log2_lr, init_std=2.0**log2_init_std),
-        train=TrainSpec(data="tokens", steps=int(rows[0]["step"]), batch_tokens=1024, eval_every=1),
+        train=TrainSpec(
+            data="tokens", steps=int(rows[0]["step"]), batch_tokens=1024, warmup_steps=WARMUP, eval_every=1
+        ),
         axes=axes,
         grids=GridSpec(log2_lr=tuple(sorted(at_init)), log2_init_std=tuple(sorted(at_lr)) if len(at_lr) > 1 else None),
         seeds=tuple(sorted({int(row["seed"]) for row in rows})),

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.recorded import recorded_studies
 from expertp.analysis.curve_fit import Noise, pooled_noise
 from expertp.analysis.curves import Curve, curves
-from expertp.analysis.transfer import judge_curves
+from expertp.analysis.judging import judge_curves
 from expertp.study.spec import HPS, VerdictSpec
 
 Floats = NDArray[np.float64]

@@ -125,9 +125,17 @@ def drift_cost_table() -> str:
     return markdown_table(("study", "of", "axis", "tolerance at 4x", "cost at 2x, nats", "cost at 4x, nats"), cells)
 
 
+def early_stopping_table() -> str:
+    """Return how many later winners and losers the rule of adaptive sweeps would stop, and rules chosen otherwise."""
+    head = ("chosen on", "tested on", "winners", "winners stopped", "losers stopped", "below zero-shot", "FLOPs saved")
+    columns = (*head[:5], "stopped below zero-shot", head[-1])
+    shown = [row for row in _rows("early-stopping") if row["tested on"].startswith("all")]
+    return markdown_table(head, [[row[name] for name in columns] for row in shown])
+
+
 def adaptive_table() -> str:
     """Return the verdicts of adaptive sweeps beside those of the full grid, on recorded studies."""
-    head = ("study", "axis", "of", "full grid", "adaptive", "share of FLOPs")
+    head = ("study", "axis", "of", "full grid", "adaptive", "share of FLOPs", "stopped", "saved")
     cells = [
         (row["study"], row["axis"], HP_SHORT[row["hp"]], *(row[name] for name in head[3:])) for row in _rows("adaptive")
     ]
@@ -136,13 +144,14 @@ def adaptive_table() -> str:
 
 def adaptive_synthetic_table() -> str:
     """Return verdicts and cost of adaptive sweeps without a budget, by the true cost of zero-shot."""
-    rows, names = _rows("adaptive-synthetic"), ("TRANSFERS", "FAILS", "UNDECIDED", "share of FLOPs", "median", "looks")
+    rows = _rows("adaptive-synthetic")
+    names = ("TRANSFERS", "FAILS", "UNDECIDED", "share of FLOPs", "median", "looks", "saved")
     cells = []
     for multiple in dict.fromkeys(row["true_cost_over_tolerance"] for row in rows):
         mine = [row for row in rows if row["true_cost_over_tolerance"] == multiple]
         means = [statistics.fmean(float(row[name]) for row in mine) for name in names]
         cells.append((f"{float(multiple):g} x tolerance", *(f"{mean:.3g}" for mean in means)))
-    return markdown_table(("true cost of zero-shot", *names[:4], "median share", "looks"), cells)
+    return markdown_table(("true cost of zero-shot", *names[:4], "median share", "looks", "saved"), cells)
 
 
 def _rows(name: str) -> list[dict[str, str]]:
@@ -168,6 +177,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "verdict": lambda: options_table(VerdictSpec),
     "power": power_table,
     "drift-cost": drift_cost_table,
+    "early-stopping": early_stopping_table,
     "adaptive": adaptive_table,
     "adaptive-synthetic": adaptive_synthetic_table,
 }

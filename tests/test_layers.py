@@ -40,7 +40,8 @@ INSIDE = {
     "study": (
         ("spec",),
         ("cells",),
-        ("cost", "forecast", "load", "table"),
+        ("cost", "early_stopping", "forecast", "load", "table"),
+        ("results",),
         ("store",),
         ("progress", "executors.local"),
         ("sweep",),
@@ -65,7 +66,8 @@ RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 WITHOUT_TORCH = (
     *("errors", "spec", "config", "rules", "plan"),
     *("study.spec", "study.cells", "study.cost", "study.forecast", "study.load", "study.table", "study.store"),
-    *("study.progress", "training.records", "training.resolution", "training.store", "cli.status"),
+    *("study.early_stopping", "study.results", "study.progress"),
+    *("training.records", "training.resolution", "training.store", "cli.status"),
     *("paper.listing", "cli.paper"),
 )
 

@@ -15,7 +15,8 @@ from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
 
 if TYPE_CHECKING:
-    from expertp.analysis.transfer import StudyVerdict, Verdict, judge
+    from expertp.analysis.transfer import judge
+    from expertp.analysis.verdict import StudyVerdict, Verdict
     from expertp.data.prepare import prepare
     from expertp.model.transformer import MoETransformer
     from expertp.report.build import render_report
@@ -38,9 +39,9 @@ _LAZY = {
     "RunResult": "training.records",
     "StepMetrics": "training.records",
     "StudyTable": "study.table",
-    "StudyVerdict": "analysis.transfer",
+    "StudyVerdict": "analysis.verdict",
     "Trajectory": "theory.trajectory",
-    "Verdict": "analysis.transfer",
+    "Verdict": "analysis.verdict",
     "bias_update": "training.balance",
     "generate": "training.generate",
     "init_parameters": "training.optim",

@@ -13,6 +13,8 @@ from expertp.study.spec import StudySpec
 from expertp.study.table import Result, StudyTable
 
 EXAMPLE = Path(__file__).parents[2] / "configs/study.yaml"
+# Half octaves around the zero-shot value, as an override.
+FINE = "grids.log2_lr=[-7, -6.5, -6, -5.5, -5]"
 BASE = ModelSpec(n_embd=64, n_layer=2, n_exp=4)
 ARM = Arm("expertp", BaseHPs(lr=2.0**-6))
 GRID = (-9.0, -8.0, -7.0, -6.0, -5.0, -4.0)
@@ -80,3 +82,8 @@ def results_of(
 def table_of(study: StudySpec, **changes) -> StudyTable:
     """Return the same results joined with their cells."""
     return StudyTable.join(study, results_of(study, **changes))
+
+
+def at_scale(seen, scale):
+    """Return the cost at a size."""
+    return next(each for each in seen.costs if each.size.scale == scale)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from analysis.surfaces import GRID, RISE, exponential, make_curve, parabola, skewed
+from analysis.surfaces import GRID, RISE, exponential, make_axis, make_curve, parabola, skewed
 
 from expertp.analysis.curve_fit import DRAWS, Noise, fit_curve, pooled_noise
 
@@ -165,3 +165,26 @@ def test_draws_are_seeded():
     assert first.shape == (DRAWS,)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_a_stopped_value_is_a_wall_behind_which_the_minimum_cannot_lie():
+    """Five values leave open whether the loss falls further above them; a run that was stopped there decides it."""
+    rng = np.random.default_rng(1)
+    (seen,) = make_axis(parabola, -6.2, 0.0, 0.02, rng, scales=(1.0,), grid=(-7.0, -6.5, -6.0, -5.5))
+    noise = Noise(0.02, 20)
+    open_ended = fit_curve(seen, noise)
+    assert open_ended.cost_estimate().high == math.inf
+    lost = (math.inf,) * seen.n_seeds
+    walled = replace(
+        seen,
+        log2_values=(-8.0, *seen.log2_values, -4.5),
+        losses=(lost, *seen.losses, lost),
+        n_missing=(0,) * 6,
+        n_stopped=(len(seen.seeds), 0, 0, 0, 0, len(seen.seeds)),
+    )
+    fit = fit_curve(walled, noise)
+    assert fit.values == open_ended.values
+    assert fit.cost_estimate().high < 0.2
+    assert -8 < fit.optimum_estimate().low < fit.optimum_estimate().high < -4.5
+    diverged = replace(walled, n_stopped=(0,) * 6)
+    assert fit_curve(diverged, noise).cost_estimate().high == math.inf, "the loss may fall up to where runs diverge"

@@ -51,6 +51,15 @@ def test_a_diverged_run_makes_its_value_infinite_and_a_missing_one_does_not_coun
     assert found.medians[-2] == pytest.approx(sum(found.losses[-2][1:]) / 2)
 
 
+def test_a_stopped_run_makes_its_value_infinite_and_is_not_counted_as_diverged():
+    states = {(2.0**-4, 1): "stopped", (2.0**-4, 2): "diverged"}
+    status = lambda run: states.get((run.hps.lr, run.train.seed), "finished")  # noqa: E731
+    found = curve_at(table_of(small_study(), status=status), 2)
+    assert (found.n_stopped[-1], found.n_diverged[-1], found.n_missing[-1]) == (1, 1, 0)
+    assert sum(found.n_stopped) == 1
+    assert found.medians[-1] == math.inf
+
+
 @pytest.mark.heavy
 def test_what_the_study_does_not_sweep_has_no_curve():
     table = table_of(load_study(EXAMPLE, []))

@@ -126,6 +126,16 @@ def test_overrides_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> Non
     assert (tree["groups"]["embedding"]["lr"], tree["groups"]["expert_bias"]["lr"]) == (1.0, 0.5)
 
 
+@pytest.mark.parametrize(("steps", "words"), [("40", "40 steps in the target but hps.tuned_steps=10"), ("10", "")])
+def test_another_number_of_steps_than_the_base_was_tuned_with_is_a_warning(
+    capsys: pytest.CaptureFixture[str], steps: str, words: str
+) -> None:
+    assert main(["plan", *FILES, "hps.tuned_steps=10", "--steps", steps, "--json"]) == 0
+    warned = capsys.readouterr().err
+    assert warned.count("\n") == bool(words)
+    assert words in warned
+
+
 @pytest.mark.parametrize("output", [(), ("--json",)], ids=["table", "json"])
 def test_a_permitted_change_of_sparsity_is_a_warning_beside_the_output(
     capsys: pytest.CaptureFixture[str], output: tuple[str, ...]

@@ -209,6 +209,10 @@ def test_an_adaptive_sweep_trains_few_cells_and_goes_on(study_file: Path, tmp_pa
     first = read_study(out).study.chosen
     assert [(each.hp, each.seeds, each.looks) for each in first] == [("log2_lr", (0, 1), 1)]
     assert f"{len(read_study(out).runs)} runs of 3 steps" in dry
+    code, text, _ = say("status", out)
+    assert "cells that it would train next:\n  width, log2_lr:" in text
+    assert "more runs" in text
+    assert text.rstrip().endswith("because first cells") or "--until decided" in text
     code, text, _ = say("sweep", study_file, "--out", out, "--until", "decided", "--minutes", "0.2", "--workers", 1)
     assert code == 0
     assert "UNDECIDED" in text

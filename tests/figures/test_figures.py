@@ -96,6 +96,20 @@ def test_a_gap_where_we_are_worse_is_negative_and_a_diverged_seed_is_no_gap():
 
 
 @pytest.mark.heavy
+def test_stopped_runs_have_a_mark_of_their_own(table):
+    """Stopped and diverged runs at one value: both are counted, none is averaged."""
+    results = [
+        replace(each, status="stopped") if each.status == "diverged" and each.run.train.seed == 0 else each
+        for each in table.results
+    ]
+    stopped = StudyTable.join(table.study, results)
+    shown = curves.data(stopped, judge(stopped).axes)
+    last = shown.panels[0].lines[-1].losses[-4]
+    assert (last.n, last.diverged, last.stopped, last.median, last.mark) == (1, 1, 1, None, "1/3 1/3s")
+    assert "1/3 1/3s" in render("curves", curves.draw, shown).svg
+    assert [row["stopped"] for row in shown.rows() if row["stopped"]] == [1]
+
+
 @pytest.mark.parametrize("has_diverged", [False, True])
 def test_diverged_runs_of_expert_shapes_and_arms_are_on_the_frame(table, has_diverged):
     lost = summarize([3.0, 3.1, math.inf if has_diverged else 3.2])

@@ -1,15 +1,17 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import pytest
 from runs import write_tokens
-from synthetic import study_spec, write_study
+from synthetic import final_loss, study_spec, write_study
 
 from expertp.errors import InputError
 from expertp.figures import balance, collapse
@@ -18,6 +20,8 @@ from expertp.figures.save import file_name
 from expertp.report import commands
 from expertp.report.build import interval, render_report, sentence
 from expertp.report.reading import read, seeds_and_counts
+from expertp.search.design import first_choice
+from expertp.study.early_stopping import Comparison
 from expertp.study.load import build_study
 from expertp.study.store import open_study, read_study
 from expertp.study.table import DONE
@@ -52,6 +56,22 @@ class Tree(HTMLParser):
 
     def of(self, *tags: str) -> list[dict[str, str | None]]:
         return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+def test_an_adaptive_study_lists_its_next_cells_and_stopped_runs(tmp_path):
+    spec = study_spec(write_tokens(tmp_path / "tokens"), axes={"width": [32, 128]}, arms={})
+    study = first_choice(spec.replace(seeds=(0, 1)))
+    noisy = lambda run: final_loss(run) + 0.05 * math.sin(97 * run.hps.lr + run.train.seed)  # noqa: E731
+    directory = write_study(tmp_path / "study", study, loss=noisy, diverges=lambda _: False)
+    far = next(identity for identity, run in directory.runs.items() if run.hps.lr == 2.0**-8)
+    place = directory.directory(far)
+    place.write_summary(replace(place.summary(), status="stopped", step=13, val_loss=None))
+    directory.note_stop(far, Comparison(13, 4.25, 3.5))
+    page = render_report(directory).read_text(encoding="utf-8")
+    assert "Cells that an adaptive sweep would train next" in page
+    assert "stopped early: training loss 4.2500, that of zero-shot 3.5000" in page
+    assert "step 13 of" in page
+    assert "1/2s" in page
 
 
 @pytest.fixture(scope="module")

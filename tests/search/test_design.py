@@ -4,7 +4,7 @@ import pytest
 from runs import tiny_study, write_tokens
 
 from expertp.analysis.transfer import judge
-from expertp.search.design import FIRST_SEEDS, decide, first_choice, propose, with_choices
+from expertp.search.design import FIRST_SEEDS, decide, first_choice, next_cells, propose, with_choices
 from expertp.study.cells import expand, unique_runs
 from expertp.study.spec import RefinementSpec
 from expertp.study.store import open_study, read_study
@@ -110,6 +110,27 @@ def test_values_are_halved_before_a_diverged_one(data, tmp_path, on):
     directory = open_study(tmp_path / "study", first_choice(tuned_study(data, grid=(-8, -7, -6), seeds=(0, 1, 2))))
     proposals = propose(table := directory.table(), judge(table))
     assert all(-6.5 in each.choice.values for each in proposals)
+
+
+def test_the_next_cells_are_those_chosen_that_have_not_ended(data, tmp_path, on, monkeypatch):
+    surface = on(Surface(noise=0.03))
+    directory = adaptive(data, tmp_path)
+    monkeypatch.setattr(
+        "expertp.study.store.StudyDirectory.result",
+        lambda self, identity: (
+            Result(self.runs[identity], identity, "missing")
+            if self.runs[identity].hps.lr == 2.0**-6.5
+            else surface.result(identity, self.runs[identity])
+        ),
+    )
+    (planned,) = next_cells(table := directory.table(), judge(table))
+    assert (planned.choice, planned.runs, planned.seconds) == (directory.study.chosen[0], 4, 4 * surface.seconds)
+
+
+def test_the_next_cells_of_an_open_verdict_are_those_proposed(data, tmp_path, on):
+    on(Surface(noise=0.03))
+    table = adaptive(data, tmp_path).table()
+    assert next_cells(table, judge(table)) == propose(table, judge(table)) != []
 
 
 def test_noise_asks_for_seeds_that_the_study_does_not_have(data, tmp_path, on):

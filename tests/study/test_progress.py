@@ -21,7 +21,8 @@ def train_runs(directory, identities):
 def test_nothing_is_known_before_a_run_has_ended(directory):
     progress = ProgressWatch(directory).look()
     assert progress.counts == {
-        "finished": 0, "diverged": 0, "failed": 0, "damaged": 0, "running": 0, "unfinished": 0, "missing": 12
+        "finished": 0, "diverged": 0, "stopped": 0, "failed": 0, "damaged": 0, "running": 0, "unfinished": 0,
+        "missing": 12,
     }  # fmt: skip
     assert (progress.ended, progress.total, progress.share_done) == (0, 12, 0)
     assert progress.seconds_left is None

@@ -11,6 +11,10 @@ draws of both.
 The cost of zero-shot, p(0) - min p, cannot be negative, and percentiles of a quantity at its bound are biased. Its
 interval is therefore computed with the sign of the minimum's place, and folded afterwards.
 
+A value at which a run was stopped is not fitted, since its final loss is unknown. But the run was stopped because it
+would not have come below zero-shot: the next such value beyond the ends of the fitted ones is a wall, and draws that
+fall below zero-shot there are left out.
+
 Shapes: n runs, K coefficients, D draws, G places.
 """
 
@@ -37,6 +41,8 @@ DEGREE = 2 + len(HIGHER)
 # A parabola needs three values.
 FEWEST_VALUES = 3
 DRAWS = 4000
+# Number of draws above all walls below which the walls contradict the fitted values, and are not used.
+FEWEST_DRAWS = 40
 # Places per octave at which drawn curves are evaluated.
 FINE = 32
 # Stands in for an unknown noise, so that a curve of one seed has a minimum, without an interval.
@@ -83,7 +89,7 @@ def pooled_noise(curves: Sequence[Curve]) -> Noise:
 
 
 def finite_values(curve: Curve) -> tuple[float, ...]:
-    """Return the values of a curve at which runs have finished and none has diverged, log2."""
+    """Return the values of a curve at which runs have finished, and none has diverged or was stopped, log2."""
     has_loss = [any(map(math.isfinite, losses)) and math.inf not in losses for losses in curve.losses]
     return tuple(value for value, is_known in zip(curve.log2_values, has_loss, strict=True) if is_known)
 
@@ -227,11 +233,21 @@ def _fit_around(curve: Curve, noise: Noise, known: Sequence[float], centre: floa
     if noise.is_known:
         sds_D = noise.sd * np.sqrt(noise.dof / rng.chisquare(noise.dof, DRAWS))
         draws_DK = model.posterior(sds_D, rng.standard_normal((DRAWS, DEGREE)))
-    places_G = np.linspace(values[0] - centre, values[-1] - centre, round((values[-1] - values[0]) * FINE) + 1)
     # Where the window has moved away from the zero-shot value, the loss there is compared with that at the centre.
     is_inside = curve.centre in values
-    step, step_sd = (0.0, 0.0) if is_inside else _step(curve, centre, sd)
+    step, n_pairs = (0.0, 0) if is_inside else _difference(curve, curve.centre, centre)
+    step_sd = sd * math.sqrt(2 / n_pairs) if n_pairs else 0.0
     zero = curve.centre - centre if is_inside else 0.0
+    low, high = values[0], values[-1]
+    if noise.is_known:
+        walls = curve.stopped_values
+        low = max((wall for wall in walls if centre - WINDOW <= wall < low), default=low)
+        high = min((wall for wall in walls if high < wall <= centre + WINDOW), default=high)
+        is_above_D = _above(draws_DK, [wall - centre for wall in (low, high) if wall not in values], zero, step)
+        if FEWEST_DRAWS <= is_above_D.sum() < DRAWS:
+            draws_DK = draws_DK[rng.choice(np.flatnonzero(is_above_D), DRAWS)]
+            mean_K = draws_DK.mean(0)
+    places_G = np.linspace(low - centre, high - centre, round((high - low) * FINE) + 1)
     point, drawn = (_Numbers.of(each, places_G, zero) for each in (mean_K[None], draws_DK))
     return CurveFit(
         curve=curve,
@@ -253,11 +269,20 @@ def _powers(x: Floats) -> Floats:
     return np.stack([x**power for power in range(1, DEGREE + 1)], axis=-1)
 
 
-def _step(curve: Curve, centre: float, sd: float) -> tuple[float, float]:
-    """Return the loss at the zero-shot value minus that at another value, paired by seed, and its s.d."""
+def _difference(curve: Curve, value: float, other: float) -> tuple[float, int]:
+    """Return the loss at a value minus that at another, mean over the seeds of both, and the number of these seeds."""
     losses = dict(zip(curve.log2_values, curve.losses, strict=True))
-    pairs = [a - b for a, b in zip(losses[curve.centre], losses[centre], strict=True) if math.isfinite(a - b)]
-    return (float(np.mean(pairs)), sd * math.sqrt(2 / len(pairs))) if pairs else (math.nan, math.nan)
+    unknown = [math.nan] * curve.n_seeds
+    both = zip(losses.get(value, unknown), losses.get(other, unknown), strict=True)
+    pairs = [one - two for one, two in both if not math.isnan(one - two)]
+    return (float(np.mean(pairs)), len(pairs)) if pairs else (math.nan, 0)
+
+
+def _above(draws_DK: Floats, walls: Sequence[float], zero: float, step: float) -> NDArray[np.bool_]:
+    """Return which drawn curves lie above zero-shot at all walls [D]; `step` is added to their loss at zero-shot."""
+    levels_D = draws_DK @ _powers(np.array(zero, float)) + step
+    is_above = [draws_DK @ _powers(np.array(wall, float)) > levels_D for wall in walls]
+    return np.asarray(np.all([np.full(len(draws_DK), True), *is_above], axis=0))
 
 
 def _curvature(x: Floats, member_nS: Floats, loss: Floats, sd: float) -> float:

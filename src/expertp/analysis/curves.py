@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from expertp.study.cells import HP_FIELD, Arm, Size
+from expertp.study.cells import Arm, Size, zero_shot_value
 from expertp.study.spec import HP
 from expertp.study.table import StudyTable
 
@@ -23,9 +24,11 @@ class Curve:
         arm: rule set and hyperparameters.
         hp: the hyperparameter that the grid sets.
         log2_values: the grid, increasing.
-        losses: `losses[value][seed]`; inf where a run has diverged, nan where there is no result or no cell.
+        losses: `losses[value][seed]`; inf where a run has diverged or was stopped, nan where there is no result or no
+            cell.
         seeds: the seeds, in the order of `losses[value]`.
         n_missing: number of cells without a result per value.
+        n_stopped: number of stopped runs per value; empty: none.
     """
 
     axis: str
@@ -36,6 +39,7 @@ class Curve:
     losses: tuple[tuple[float, ...], ...]
     seeds: tuple[int, ...]
     n_missing: tuple[int, ...]
+    n_stopped: tuple[int, ...] = ()
 
     @property
     def centre(self) -> float:
@@ -46,7 +50,13 @@ class Curve:
     @property
     def n_diverged(self) -> tuple[int, ...]:
         """Number of diverged runs per value."""
-        return tuple(sum(loss == math.inf for loss in losses) for losses in self.losses)
+        stopped = self.n_stopped or (0,) * len(self.losses)
+        return tuple(losses.count(math.inf) - n for losses, n in zip(self.losses, stopped, strict=True))
+
+    @property
+    def stopped_values(self) -> tuple[float, ...]:
+        """Values at which runs were stopped, log2."""
+        return tuple(value for value, n in zip(self.log2_values, self.n_stopped, strict=False) if n)
 
     @property
     def n_seeds(self) -> int:
@@ -55,10 +65,9 @@ class Curve:
 
     @property
     def medians(self) -> tuple[float, ...]:
-        """Median over seeds per value: inf where any run has diverged, nan where there is no result.
+        """Median over seeds per value: inf where any run has diverged or was stopped, nan where there is no result.
 
-        One diverged run is enough: a value at which some runs diverge cannot be the best, and a median over the other
-        seeds would be biased.
+        One such run is enough: its value cannot be the best, and a median over the other seeds would be biased.
         """
         return tuple(_median(losses) for losses in self.losses)
 
@@ -86,11 +95,6 @@ def _median(losses: Sequence[float]) -> float:
     return float(np.median(known)) if known else math.nan
 
 
-def zero_shot_value(arm: Arm, hp: HP) -> float:
-    """Return log2 of a hyperparameter in the zero-shot runs of an arm."""
-    return math.log2(getattr(arm.hps, HP_FIELD[hp]))
-
-
 def curve(table: StudyTable, axis: str, size: Size, arm: Arm, hp: HP) -> Curve | None:
     """Return the loss curve of an arm at a size, or None where the study does not sweep it.
 
@@ -100,9 +104,11 @@ def curve(table: StudyTable, axis: str, size: Size, arm: Arm, hp: HP) -> Curve |
     if not swept:
         return None
     by_value: dict[float, dict[int, float]] = {}
+    stopped = Counter[float]()
     for row in swept:
         assert row.cell.value is not None, "a swept cell has a value"
         by_value.setdefault(row.cell.value, {})[row.cell.seed] = row.result.loss
+        stopped[row.cell.value] += row.result.status == "stopped"
     zero = zero_shot_value(arm, hp)
     at_zero = next((value for value in by_value if math.isclose(value, zero, abs_tol=1e-9)), zero)
     for row in table.where(axis=axis, size=size, arm=arm, hp=None):
@@ -117,6 +123,7 @@ def curve(table: StudyTable, axis: str, size: Size, arm: Arm, hp: HP) -> Curve |
         losses=tuple(tuple(by_value[value].get(seed, math.nan) for seed in seeds) for value in values),
         seeds=tuple(seeds),
         n_missing=tuple(sum(map(math.isnan, by_value[value].values())) for value in values),
+        n_stopped=tuple(stopped[value] for value in values),
     )
 
 

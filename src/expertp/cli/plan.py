@@ -2,6 +2,9 @@
 
 The base file has the sections `model:` and `hps:`, the target file has `model:` only. Overrides `model.KEY=VALUE`
 change the target, `hps.KEY=VALUE` the hyperparameters of the base. hps.lr is linear, not log2.
+
+The rules carry hyperparameters over to larger models at the same number of steps. The optimal learning rate depends on
+the number of steps, too, and the rules do not say how: tune the base at the steps of the target's run.
 """
 
 import argparse
@@ -30,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.* of the target, hps.* of the base")
     parser.add_argument("--base", required=True, metavar="FILE", help="YAML file with model: and hps:")
     parser.add_argument("--target", required=True, metavar="FILE", help="YAML file with model:")
-    parser.add_argument("--steps", type=int, metavar="N", help="steps of the target's run, used by hps.decay=tau")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="steps of the target's run, for hps.decay=tau and a warning if hps.tuned_steps differs",
+    )
     parser.add_argument(
         "--allow-kappa-change",
         action="store_true",
@@ -53,6 +61,12 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"expertp: warning: kappa={target.kappa} in the target but {base.kappa} in the base; "
             "learning rates do not transfer",
+            file=sys.stderr,
+        )
+    if None not in (args.steps, hps.tuned_steps) and args.steps != hps.tuned_steps:
+        print(
+            f"expertp: warning: {args.steps} steps in the target but hps.tuned_steps={hps.tuned_steps} in the base; "
+            f"learning rates do not transfer to another number of steps, tune the base at {args.steps}",
             file=sys.stderr,
         )
     return 0
@@ -93,6 +107,7 @@ def print_plan(planned: Plan) -> None:
     if any("*" in row[-1] for row in settings):
         print("* differs from the eps in the paper; hps.eps_rule=paper uses the paper's")
     print(f"norms are initialized with gain 1 and bias 0{bias}")
+    print("learning rates hold at the base's number of steps; for longer training, tune the base at the target's steps")
 
 
 def _where(group: str, hps: BaseHPs) -> str:

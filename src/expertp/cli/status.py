@@ -1,11 +1,13 @@
 """Print the progress of a study, from any terminal: finished and active runs, best learning rates, failures.
 
-The time left is estimated from finished runs, for the workers that are active now.
+The time left is estimated from finished runs, for the workers that are active now. An adaptive sweep also has the cells
+that it would train next, why, and what they cost.
 """
 
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from expertp.cli.text import columns, size
@@ -14,6 +16,7 @@ from expertp.report import commands
 from expertp.util.text import duration, plural
 
 if TYPE_CHECKING:
+    from expertp.search.design import Proposal
     from expertp.study.progress import ModelProgress, StudyProgress
     from expertp.study.spec import ChoiceSpec
     from expertp.study.store import StudyDirectory
@@ -36,15 +39,28 @@ def run(args: argparse.Namespace) -> int:
     from expertp.study.store import read_study
 
     directory = read_study(args.directory)
-    progress = ProgressWatch(directory).look()
+    progress, planned = ProgressWatch(directory).look(), _planned(directory)
     if args.json:
-        print(json.dumps(to_dict(directory, progress), indent=2))
+        print(json.dumps(to_dict(directory, progress, planned), indent=2))
     else:
-        print(describe(directory, progress))
+        print(describe(directory, progress, planned))
     return 1 if progress.failed or progress.damaged else 0
 
 
-def to_dict(directory: "StudyDirectory", progress: "StudyProgress") -> dict[str, Any]:
+def _planned(directory: "StudyDirectory") -> "Sequence[Proposal]":
+    """Return the cells that an adaptive sweep would train next; other sweeps train all cells."""
+    if directory.study.chosen is None or directory.study.verdict is None:
+        return ()
+    from expertp.analysis.transfer import judge  # numpy and scipy: only where they are needed
+    from expertp.search.design import next_cells
+
+    table = directory.table()
+    return next_cells(table, judge(table))
+
+
+def to_dict(
+    directory: "StudyDirectory", progress: "StudyProgress", planned: "Sequence[Proposal]" = ()
+) -> dict[str, Any]:
     """Return the tree that `--json` prints; docs/study.md has the schema."""
     return {
         "study": directory.study.name,
@@ -63,6 +79,14 @@ def to_dict(directory: "StudyDirectory", progress: "StudyProgress") -> dict[str,
             for each in progress.models
         ],
         "chosen": None if directory.study.chosen is None else [each.to_dict() for each in directory.study.chosen],
+        "next": [
+            {
+                **each.choice.to_dict(),
+                "runs": each.runs,
+                "seconds": None if math.isnan(each.seconds) else math.ceil(each.seconds),
+            }
+            for each in planned
+        ],
         "running": [
             {"run": directory.place(each.identity).name, "pid": each.pid, "step": each.step, "steps": each.steps}
             for each in progress.running
@@ -72,7 +96,7 @@ def to_dict(directory: "StudyDirectory", progress: "StudyProgress") -> dict[str,
     }
 
 
-def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
+def describe(directory: "StudyDirectory", progress: "StudyProgress", planned: "Sequence[Proposal]" = ()) -> str:
     """Return the progress as text."""
     counts = ", ".join(f"{number} {status}" for status, number in progress.counts.items() if number)
     left = _time_left(progress)
@@ -82,6 +106,8 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
     lines += ["", models_table(progress.models)]
     if directory.study.chosen is not None:
         lines += ["", "cells that the adaptive sweep has chosen:", *map(_describe_choice, directory.study.chosen)]
+    if planned:
+        lines += ["", "cells that it would train next:", *map(_describe_next, planned)]
     if progress.running:
         running = {directory.place(each.identity).name: f"step {each.step}/{each.steps}" for each in progress.running}
         lines += ["", "active:", *(f"  {name}  {step}" for name, step in running.items())]
@@ -91,7 +117,9 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
     if progress.damaged:
         lines += ["", "damaged; `expertp sweep` does not train them until they are restored or removed:"]
         lines += [f"  {one_line(each.error)}" for each in progress.damaged]
-    if progress.ended == progress.total:
+    if progress.ended == progress.total and planned:
+        lines += ["", f"some verdicts are open; continue: {commands.sweep(directory.path, '--until', 'decided')}"]
+    elif progress.ended == progress.total:
         lines += ["", f"next: {commands.report(directory.path)}"]
     elif not progress.running:
         how = () if directory.study.chosen is None else ("--until", "decided")
@@ -100,19 +128,31 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress") -> str:
 
 
 def _describe_choice(choice: "ChoiceSpec") -> str:
+    return f"  {_cells(choice)}, look {choice.looks}: {one_line(choice.why)}"
+
+
+def _describe_next(proposal: "Proposal") -> str:
+    time = "" if math.isnan(proposal.seconds) else f", about {duration(proposal.seconds)} on one worker"
+    cost = f"{plural(proposal.runs, 'more run', 'more runs')}{time}"
+    return f"  {_cells(proposal.choice)} ({cost}), because {one_line(proposal.choice.why)}"
+
+
+def _cells(choice: "ChoiceSpec") -> str:
     values = ", ".join(f"{value:g}" for value in choice.values)
-    cells = f"{values} with {plural(len(choice.seeds), 'seed')}"
-    return f"  {printable(choice.axis)}, {choice.hp}: {cells}, look {choice.looks}: {one_line(choice.why)}"
+    return f"{printable(choice.axis)}, {choice.hp}: {values} with {plural(len(choice.seeds), 'seed')}"
 
 
 def models_table(models: "tuple[ModelProgress, ...]") -> str:
     """Return a table of models: finished runs and the best learning rate so far."""
-    rows = [("arm", "model", "runs", "diverged", "best log2_lr", "median loss")]
+    has_stopped = any(each.counts["stopped"] for each in models)
+    rows: list[tuple[str, ...]]
+    rows = [("arm", "model", "runs", "diverged", *(["stopped"] if has_stopped else []), "best log2_lr", "median loss")]
     for each in models:
         best = "-" if each.best_log2_lr is None else f"{each.best_log2_lr:g}"
         loss = "-" if each.loss is None else f"{each.loss:.4f}"
-        done, diverged = f"{each.ended}/{each.total}", str(each.counts["diverged"] or "-")
-        rows.append((printable(each.arm.name), size(each.model), done, diverged, best, loss))
+        statuses = ("diverged", "stopped") if has_stopped else ("diverged",)
+        counts = [str(each.counts[status] or "-") for status in statuses]
+        rows.append((printable(each.arm.name), size(each.model), f"{each.ended}/{each.total}", *counts, best, loss))
     return columns(rows)
 
 

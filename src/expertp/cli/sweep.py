@@ -6,7 +6,8 @@ second time and then listed. SIGTERM and Ctrl-C save the active runs and stop (e
 
 With --until decided, the sweep is adaptive. It begins with few cells at the base and at the largest size of each axis,
 looks at the verdicts, and trains the cells that would decide those that are open, until all are decided or --minutes
-are over. The verdicts allow for having looked more than once.
+are over. The verdicts allow for having looked more than once. Runs that are far behind zero-shot are stopped early; a
+sweep without --until continues them.
 """
 
 import argparse
@@ -95,9 +96,9 @@ def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
     runs = missing = unique_runs(expand(study))
     if out is not None:
         from expertp.study.store import preview_study
-        from expertp.study.table import DONE
+        from expertp.study.table import SETTLED
 
-        missing = tuple(each.run for each in preview_study(out, study).results() if each.status not in DONE)
+        missing = tuple(each.run for each in preview_study(out, study).results() if each.status not in SETTLED)
     if not missing:
         print(f"all {plural(len(runs), 'run')} are there; nothing would be trained")
         return 0
@@ -145,7 +146,7 @@ def train(study: StudySpec, out: str, workers: int, seconds: float | None = None
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
-    from expertp.study.table import DONE
+    from expertp.study.table import SETTLED
 
     directory, executor = open_study(out, study), LocalExecutor(workers)
     with Reporter("sweep", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
@@ -159,7 +160,7 @@ def train(study: StudySpec, out: str, workers: int, seconds: float | None = None
     print(describe_outcome(directory, table, is_stopped=stop.received()))
     if stop.received():
         return 128 + stop.number
-    allowed = DONE if seconds is None else (*DONE, "unfinished", "missing")  # the time may end within a run
+    allowed = SETTLED if seconds is None else (*SETTLED, "unfinished", "missing")  # the time may end within a run
     return 0 if all(result.status in allowed for result in table.results) else 1
 
 
@@ -185,9 +186,9 @@ class SweepView:
         from expertp.data import open_dataset
         from expertp.study.forecast import forecast
         from expertp.study.progress import ProgressWatch
-        from expertp.study.table import DONE
+        from expertp.study.table import SETTLED
 
-        missing = [each.run for each in directory.results() if each.status not in DONE]
+        missing = [each.run for each in directory.results() if each.status not in SETTLED]
         if not missing:
             return lambda: None
         self._reporter.line(f"{len(missing)} of {plural(len(directory.runs), 'run')} to train")
@@ -224,7 +225,7 @@ def _describe_done(model: "ModelProgress") -> str:
 
 
 def _bad(counts: "Mapping[str, int]") -> str:
-    return "".join(f", {counts[each]} {each}" for each in ("diverged", "failed", "damaged") if counts[each])
+    return "".join(f", {counts[each]} {each}" for each in ("diverged", "stopped", "failed", "damaged") if counts[each])
 
 
 def describe_outcome(directory: "StudyDirectory", table: "StudyTable", is_stopped: bool) -> str:

@@ -9,7 +9,7 @@ from expertp.report.commands import deciding
 from expertp.report.summary import describe_horizon
 
 if TYPE_CHECKING:
-    from expertp.analysis.transfer import Judgement, StudyVerdict
+    from expertp.analysis.verdict import Judgement, StudyVerdict
 
 
 def verdict_table(verdict: "StudyVerdict", directory: Path) -> str:
@@ -29,25 +29,23 @@ def verdict_table(verdict: "StudyVerdict", directory: Path) -> str:
 
 
 def _row(each: "Judgement") -> tuple[str, ...]:
-    hp, drift, power = (getattr(each, name, None) for name in ("hp", "drift", "power"))
     conclusion = each.conclusion or "not judged"
     return (
         each.axis,
         each.arm.name,
-        hp or "all",
-        f"{conclusion}, NO POWER" if power == "NO POWER" else conclusion,
+        each.hp or "all",
+        f"{conclusion}, NO POWER" if each.has_no_power else conclusion,
         f"{each.cost:.4f}",
         f"{each.worst.tolerance:.4f}" if each.worst else "-",
-        "-" if drift is None else f"{drift:+.2f}",
+        "-" if each.hp is None else f"{each.drift:+.2f}",
     )
 
 
 def _why(each: "Judgement") -> str:
-    hp = getattr(each, "hp", None)
-    place = ", ".join(printable(word) for word in (each.axis, each.arm.name, hp or "all hyperparameters"))
+    place = ", ".join(printable(word) for word in (each.axis, each.arm.name, each.hp or "all hyperparameters"))
     worst, text = each.worst, f"{place}: {each.reason}"
     if worst is not None and worst.sensitivity.is_known:
         text += f"; one octave off the optimum would cost {worst.sensitivity.value:.4f}"
-    if getattr(each, "power", None) == "NO POWER":
+    if each.has_no_power:
         text += "; NO POWER: the control does not fail"
     return text

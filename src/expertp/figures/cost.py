@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from expertp.analysis.transfer import SizeCost, Verdict
+from expertp.analysis.verdict import SizeCost, Verdict
 from expertp.figures import style
 from expertp.figures.drift import LOOKS
 from expertp.figures.labels import HP_SHORT, axes_with_data

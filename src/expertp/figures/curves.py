@@ -11,7 +11,7 @@ import numpy as np
 
 from expertp.analysis.curve_fit import CurveFit, fit_curve, pooled_noise
 from expertp.analysis.curves import Curve, curve, curves
-from expertp.analysis.transfer import Verdict
+from expertp.analysis.verdict import Verdict
 from expertp.figures import style
 from expertp.figures.labels import (
     BASE,
@@ -49,7 +49,8 @@ class Line:
     @property
     def losses(self) -> dict[float, LossSummary]:
         """The losses over seeds at each value of the hyperparameter, log2."""
-        return dict(zip(self.curve.log2_values, map(summarize, self.curve.losses), strict=True))
+        stopped = self.curve.n_stopped or (0,) * len(self.curve.losses)
+        return dict(zip(self.curve.log2_values, map(summarize, self.curve.losses, stopped), strict=True))
 
     @property
     def colour(self) -> str:
@@ -217,7 +218,7 @@ def draw(figure: Figure, curves: CurvesData) -> None:
 
 
 class _Frame(NamedTuple):
-    """The range of losses, low to high, and a strip above it up to top for higher losses and diverged runs."""
+    """The range of losses, low to high, and a strip above it up to top for higher losses and runs without one."""
 
     low: float
     high: float
@@ -231,12 +232,12 @@ def _frame(panels: Sequence[Panel]) -> _Frame:
 
 
 def _marks(each: Panel, high: float) -> dict[float, list[tuple[Line, str]]]:
-    """Return the marks in the strip above each value: "2/3" for diverged runs, a triangle for a higher loss."""
+    """Return the marks in the strip above each value: that of runs without a loss, or a triangle for a higher loss."""
     marks: dict[float, list[tuple[Line, str]]] = {}
     for line in each.lines:
         for value, losses in line.losses.items():
-            if losses.diverged or (losses.median or 0) > high:
-                marks.setdefault(value, []).append((line, losses.of if losses.diverged else "▲"))
+            if losses.mark or (losses.median or 0) > high:
+                marks.setdefault(value, []).append((line, losses.mark or "▲"))
     return marks
 
 

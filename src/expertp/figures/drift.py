@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from expertp.analysis.curve_fit import CurveFit, Edge, interval
-from expertp.analysis.transfer import Verdict
+from expertp.analysis.verdict import Verdict
 from expertp.figures import style
 from expertp.figures.labels import HP_SHORT, axes_with_data
 from expertp.figures.save import FigureData, Value

@@ -26,7 +26,7 @@ HP_SHORT: dict[HP, str] = {"log2_lr": "lr", "log2_init_std": "init std"}
 # Space without a width.
 ZERO_WIDTH = "\u200b"
 LOSS = "validation loss (nats)"
-LOSS_COLUMNS = ("median", "min", "max", "n", "diverged", "missing")
+LOSS_COLUMNS = ("median", "min", "max", "n", "diverged", "stopped", "missing")
 
 
 def axis_title(axis: str) -> str:
@@ -63,12 +63,13 @@ def as_drawn(text: str) -> str:
 class LossSummary:
     """Final losses of one configuration over seeds: counts, median and range.
 
-    `median` is None where a run has diverged, since a median over the other seeds would be biased; `low` and `high` are
-    over the finished runs.
+    `median` is None where a run has diverged or was stopped, since a median over the other seeds would be biased; `low`
+    and `high` are over the finished runs.
     """
 
     n: int
     diverged: int
+    stopped: int
     missing: int
     median: float | None
     low: float | None
@@ -80,31 +81,42 @@ class LossSummary:
         return f"{self.diverged}/{self.runs}"
 
     @property
+    def mark(self) -> str:
+        """What stands in place of a median: "2/3" for diverged runs, "1/3s" for stopped ones; empty if there are none.
+
+        >>> summarize([3.0, math.inf, math.inf], stopped=1).mark
+        '1/3 1/3s'
+        """
+        stopped = f"{self.stopped}/{self.runs}s" if self.stopped else ""
+        return " ".join(filter(None, (self.of if self.diverged else "", stopped)))
+
+    @property
     def numbers(self) -> dict[str, float | None]:
         """Columns of a CSV."""
-        values = (self.median, self.low, self.high, self.n, self.diverged, self.missing)
+        values = (self.median, self.low, self.high, self.n, self.diverged, self.stopped, self.missing)
         return dict(zip(LOSS_COLUMNS, values, strict=True))
 
     @property
     def runs(self) -> int:
-        """Number of runs that have ended, diverged ones included."""
-        return self.n + self.diverged
+        """Number of runs that have ended, diverged and stopped ones included."""
+        return self.n + self.diverged + self.stopped
 
 
-def summarize(losses: Iterable[float]) -> LossSummary:
-    """Summarize losses over seeds; inf is a diverged run, nan a missing one.
+def summarize(losses: Iterable[float], stopped: int = 0) -> LossSummary:
+    """Summarize losses over seeds; inf is a diverged run or one of those that were stopped, nan a missing one.
 
     >>> summarize([3.0, 3.2, math.inf])
-    LossSummary(n=2, diverged=1, missing=0, median=None, low=3.0, high=3.2)
+    LossSummary(n=2, diverged=1, stopped=0, missing=0, median=None, low=3.0, high=3.2)
     """
     losses = list(losses)
     finished = [loss for loss in losses if math.isfinite(loss)]
-    diverged = sum(loss == math.inf for loss in losses)
+    infinite = losses.count(math.inf)
     return LossSummary(
         n=len(finished),
-        diverged=diverged,
+        diverged=infinite - stopped,
+        stopped=stopped,
         missing=sum(math.isnan(loss) for loss in losses),
-        median=float(np.median(finished)) if finished and not diverged else None,
+        median=float(np.median(finished)) if finished and not infinite else None,
         low=min(finished, default=None),
         high=max(finished, default=None),
     )

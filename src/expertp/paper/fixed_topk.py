@@ -8,7 +8,8 @@ of its size.
 import math
 
 from expertp.analysis.curves import Curve, curves
-from expertp.analysis.transfer import Verdict, judge
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import Verdict
 from expertp.paper.finding import Finding, Outcome, PaperStudy, Tables
 from expertp.paper.transfer import describe_drift, draw_curves
 from expertp.study.table import StudyTable

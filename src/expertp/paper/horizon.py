@@ -9,7 +9,7 @@ transfer_quarter) and the larger model on the long one.
 from dataclasses import replace
 
 from expertp.analysis.curves import Curve, curve
-from expertp.analysis.transfer import judge_curves
+from expertp.analysis.judging import judge_curves
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import render

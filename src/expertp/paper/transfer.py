@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from expertp.analysis.transfer import Conclusion, Verdict, judge
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import Conclusion, Verdict
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import Drawing, render

@@ -20,7 +20,7 @@ from expertp.report.elements import Item, Listing, Missing, Note, Picture, Secti
 from expertp.report.planned import plan_for, plan_json, plan_table, torch_code
 from expertp.report.reading import Reading
 from expertp.study.load import build_study
-from expertp.study.table import DONE
+from expertp.study.table import DONE, Result
 from expertp.theory.records import ComparisonRecord
 from expertp.theory.spec import TheorySpec
 from expertp.util.records import read_record
@@ -28,6 +28,8 @@ from expertp.util.text import plural
 
 _Record = TypeVar("_Record", CheckRecord, ComparisonRecord)
 MOST_ROWS_OPEN = 12
+# Statuses of runs that the section of failures lists, and their order.
+LISTED = {"failed": 0, "damaged": 0, "diverged": 1, "stopped": 2}
 # Fields of a study that a coordinate check depends on.
 CHECKED = ("base", "hps", "train", "axes", "joint", "seeds", "arms", "allow_kappa_change")
 # How to read the figure of a coordinate check.
@@ -191,23 +193,32 @@ def plan_section(reading: Reading) -> Section:
 
 
 def failures(reading: Reading) -> Section:
-    """List all runs that failed or diverged."""
+    """List all runs that failed, diverged or were stopped."""
     rows = [
         (
             reading.directory.place(result.identity).name,
             result.status,
-            f"step {result.step} of {result.run.train.steps}" if result.status == "diverged" else "",
-            result.error or ("loss above the limit, or not finite" if result.status == "diverged" else ""),
+            f"step {result.step} of {result.run.train.steps}" if result.step else "",
+            result.error or _why_ended(reading, result),
         )
-        for result in sorted(reading.table.results, key=lambda each: (each.status == "diverged", each.identity))
-        if result.status in ("failed", "damaged", "diverged")
+        for result in sorted(reading.table.results, key=lambda each: (LISTED.get(each.status, 0), each.identity))
+        if result.status in LISTED
     ]
-    item: Item = Note("No run has failed or diverged.")
+    item: Item = Note("No run has failed, diverged or was stopped.")
     if rows:
-        caption, header = f"{plural(len(rows), 'run')} that failed or diverged", ("run", "status", "step", "error")
+        caption = f"{plural(len(rows), 'run')} that failed, diverged or were stopped"
+        header = ("run", "status", "step", "reason")
         item = Table(caption, header, tuple(rows), is_folded=len(rows) > MOST_ROWS_OPEN)
-    lead = f"{reading.counts()}. Figures mark diverged runs and never average over the remaining seeds."
+    lead = f"{reading.counts()}. Figures mark diverged and stopped runs and never average over the remaining seeds."
     return Section("failures", "Failures", lead, (item,))
+
+
+def _why_ended(reading: Reading, result: Result) -> str:
+    """Return why a run without an error has ended before its last step."""
+    stop = reading.directory.stop(result.identity) if result.status == "stopped" else None
+    if stop is None:
+        return "loss above the limit, or not finite"
+    return f"stopped early: training loss {stop.train_loss:.4f}, that of zero-shot {stop.zero_shot_loss:.4f}"
 
 
 def environment(reading: Reading) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
-from expertp.analysis.transfer import Conclusion, Judgement, StudyVerdict, Verdict
+from expertp.analysis.verdict import Conclusion, Judgement, StudyVerdict
 from expertp.figures.labels import HP_SHORT, axis_title
 from expertp.report import appendix, commands, sections
-from expertp.report.elements import Missing, Page, VerdictRow
+from expertp.report.elements import Missing, Page, Table, VerdictRow
 from expertp.report.place import digest_of, place_of
 from expertp.report.reading import Reading, read
 from expertp.report.sections import Album
@@ -21,8 +22,9 @@ from expertp.report.summary import describe_horizon, summarize_study
 from expertp.study.cells import grid
 from expertp.study.spec import HP
 from expertp.study.store import StudyDirectory, read_study
+from expertp.util.machine import usable_cores
 from expertp.util.statistics import Estimate
-from expertp.util.text import count, plural
+from expertp.util.text import count, duration, plural
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,7 @@ def make_page(reading: Reading, album: Album, digest: str) -> Page:
         verdict_sum=verdict_sum(reading),
         verdict_note=verdict_note(reading),
         verdicts=tuple(verdict_row(reading, each) for each in (*reading.verdict.axes, *reading.verdict.others)),
+        next_cells=next_cells(reading),
         missing=Missing(f"{missing} of {runs} {has} not ended.", commands.sweep(path)) if missing else None,
         sections=(*sorted(numbered, key=lambda section: int(section.number)), *others),
         written_by=f"Written by expertp {version('expertp')}, `{commands.report(path)}`",
@@ -129,6 +132,8 @@ def facts(reading: Reading) -> tuple[tuple[str, str], ...]:
     study, verdict = reading.study, reading.verdict
     finished = sum(result.status == "finished" for result in reading.table.results)
     counts = {"finished": finished, "diverged": verdict.diverged, "failed": verdict.failed, "missing": verdict.missing}
+    if verdict.stopped:  # by an adaptive sweep
+        counts["stopped early"] = verdict.stopped
     return (
         ("runs", str(len(reading.table.results))),
         *((status, str(n)) for status, n in counts.items()),
@@ -163,25 +168,43 @@ def verdict_note(reading: Reading) -> str:
 
 def verdict_row(reading: Reading, judged: Judgement) -> VerdictRow:
     """Return the row of a verdict in the table."""
-    verdict = judged if isinstance(judged, Verdict) else None
     runs = [row.result for row in reading.table.where(axis=judged.axis, arm=judged.arm)]
     is_own_and_open = judged.arm == reading.table.own and judged.conclusion == "UNDECIDED"
     worst = judged.worst
     return VerdictRow(
         axis=axis_title(judged.axis),
         arm=judged.arm.name,
-        hp=HP_SHORT[verdict.hp] if verdict else "all",
+        hp=HP_SHORT[judged.hp] if judged.hp else "all",
         verdict=judged.conclusion or "not judged",
-        has_no_power=verdict is not None and verdict.power == "NO POWER",
+        has_no_power=judged.has_no_power,
         reason=sentence(judged.reason),
         cost=interval(judged.cost, ".4f"),
         tolerance=f"{worst.tolerance:.4f}" if worst else "–",
         sensitivity=interval(worst.sensitivity, ".3f") if worst else "–",
-        drift=interval(verdict.drift, "+.2f") if verdict else "–",
+        drift=interval(judged.drift, "+.2f"),
         seeds=str(judged.n_seeds),
         diverged=f"{sum(each.status == 'diverged' for each in runs)} of {len(runs)}",
         next_step=sentence(str(reading.deciding)) if is_own_and_open else "",
     )
+
+
+def next_cells(reading: Reading) -> Table | None:
+    """Return the cells that would decide the open verdicts, why, and what they cost; None if there are none."""
+    rows = [
+        (
+            axis_title(each.choice.axis),
+            HP_SHORT[each.choice.hp],
+            _typographic(", ".join(f"{value:g}" for value in each.choice.values)),
+            sentence(each.choice.why),
+            str(len(each.choice.seeds)),
+            str(each.runs),
+            "–" if math.isnan(each.seconds) else duration(each.seconds / usable_cores()),
+        )
+        for each in reading.next_cells
+    ]
+    caption = "Cells that an adaptive sweep would train next, and the time with all cores of this machine"
+    head = ("axis", "of", "values, log2", "because", "seeds", "more runs", "time")
+    return Table(caption, head, tuple(rows), numeric=3) if rows else None
 
 
 def sentence(text: str) -> str:

@@ -14,7 +14,7 @@ from expertp.util.machine import usable_cores
 from expertp.util.text import command, plural
 
 if TYPE_CHECKING:
-    from expertp.analysis.transfer import StudyVerdict
+    from expertp.analysis.verdict import StudyVerdict
     from expertp.study.store import StudyDirectory
     from expertp.study.table import StudyTable
 

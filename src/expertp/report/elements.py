@@ -118,6 +118,7 @@ class Page:
     verdict_sum: str
     verdict_note: str
     verdicts: tuple[VerdictRow, ...]
+    next_cells: Table | None
     missing: Missing | None
     sections: tuple[Section, ...]
     written_by: str

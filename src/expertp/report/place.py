@@ -93,7 +93,7 @@ def digest_of(directory: StudyDirectory) -> str:
     for identity, run in directory.runs.items():
         names = ("run.json", "summary.json", *(["metrics.jsonl"] if run in is_read else []))
         paths += [directory.place(identity) / name for name in names]
-        paths.append(directory.path / "failures" / f"{identity}.json")
+        paths += [directory.path / folder / f"{identity}.json" for folder in ("failures", "stops")]
     paths += sorted(path for pattern in BESIDE for path in directory.path.glob(pattern))
     lines = [version("expertp"), _program(), str(directory.path), *(f"{path} {_content(path)}" for path in paths)]
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from expertp.analysis.transfer import StudyVerdict, judge
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import StudyVerdict
 from expertp.report.commands import Deciding, deciding
+from expertp.search.design import Proposal, next_cells
 from expertp.spec import ModelSpec
 from expertp.study.cells import Arm
 from expertp.study.spec import StudySpec
@@ -16,7 +18,7 @@ from expertp.study.store import StudyDirectory
 from expertp.study.table import DONE, CellResult, StudyTable, unique_results
 from expertp.util.text import plural
 
-STATUSES = ("finished", "diverged", "failed", "damaged", "unfinished", "missing")
+STATUSES = ("finished", "diverged", "stopped", "failed", "damaged", "unfinished", "missing")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,11 @@ class Reading:
     def deciding(self) -> Deciding:
         """The sweep that would decide the open verdicts."""
         return deciding(self.directory, self.table, self.verdict)
+
+    @cached_property
+    def next_cells(self) -> Sequence[Proposal]:
+        """The cells that an adaptive sweep would train next; none where no verdict is asked for."""
+        return next_cells(self.table, self.verdict) if self.study.verdict is not None else ()
 
     @property
     def largest(self) -> ModelSpec:

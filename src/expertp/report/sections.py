@@ -26,7 +26,8 @@ _Data = TypeVar("_Data", bound=Drawable)
 CURVES = (
     "Line: median over seeds. Band: minimum to maximum. Star: fitted optimum of a size. Dotted vertical line: "
     "optimum of the base. Marks above the horizontal line: “2/3” means that 2 of 3 runs diverged at this value, "
-    "which then has no median; a triangle means that the loss is above the range shown."
+    "“2/3s” that 2 of 3 were stopped early. Such a value has no median. A triangle means that the loss is above the "
+    "range shown."
 )
 
 

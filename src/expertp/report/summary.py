@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from expertp.errors import printable
 
 if TYPE_CHECKING:
-    from expertp.analysis.transfer import Conclusion, Judgement, StudyVerdict, Verdict
+    from expertp.analysis.verdict import Conclusion, Judgement, StudyVerdict, Verdict
     from expertp.util.statistics import Estimate
 
 NAMES = {

@@ -4,27 +4,29 @@ Every curve begins with two seeds at five values around the zero-shot value (or 
 base and at the largest size. After each look, an open verdict gets what decides it at the lowest cost: a value beyond
 the end at which the minimum may lie, or those values and seeds that narrow the interval of the slope at the zero-shot
 value most per run, until the verdict is expected to be decided. Looking often is corrected for by alpha spending
-(`expertp.analysis.transfer.tail_of`).
+(`expertp.analysis.judging.tail_of_look`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
-from expertp.analysis.curves import zero_shot_value
-from expertp.analysis.transfer import StudyVerdict, Verdict, judge, tail_of
-from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on
+from expertp.analysis.judging import tail_of_look
+from expertp.analysis.transfer import judge
+from expertp.analysis.verdict import StudyVerdict, Verdict
+from expertp.spec import ModelSpec, RunSpec
+from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on, zero_shot_value
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
 from expertp.study.spec import HP, ChoiceSpec, StudySpec
 from expertp.study.store import StudyDirectory, open_study, read_study
 from expertp.study.sweep import Executor, sweep
-from expertp.study.table import StudyTable
+from expertp.study.table import ENDED, StudyTable, unique_results
 from expertp.util.statistics import normal_quantile
 
 # Octaves from the zero-shot value of the first values, and the number of the first seeds.
@@ -143,7 +145,7 @@ def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = Fal
         study = study.replace(chosen=tuple(_whole(study, each) for each in found.axes))
     there = {cell.run for cell in expand(study)}
     seconds = seconds_by_model(table.results)
-    made = []
+    made: list[Proposal] = []
     for verdict in found.axes:
         choice = next(each for each in study.chosen or () if (each.axis, each.hp) == (verdict.axis, verdict.hp))
         found_next = _next_choice(study, verdict, choice, is_bound_to_grid)
@@ -152,11 +154,36 @@ def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = Fal
         following, is_enough = found_next
         grown = study.replace(chosen=tuple(following if each is choice else each for each in study.chosen or ()))
         added = list(dict.fromkeys(cell.run for cell in expand(grown) if cell.run not in there))
-        known = with_all_models(seconds, [run.model for run in added])
-        needed = sum(known[run.model] for run in added) if known else math.nan
-        if added:
-            made.append(Proposal(following, is_enough, len(added), cost_of_runs(added).flops, needed))
+        made += _proposals(following, is_enough, added, seconds)
     return sorted(made, key=lambda each: (not each.is_expected_to_decide, each.flops))
+
+
+def next_cells(table: StudyTable, found: StudyVerdict) -> list[Proposal]:
+    """Return the cells that an adaptive sweep would train next: chosen ones that have not ended, else proposed ones.
+
+    Args:
+        table: the study's results.
+        found: its verdicts.
+    """
+    if not found.missing:
+        return propose(table, found)
+    made: list[Proposal] = []
+    seconds, counted = seconds_by_model(table.results), set[RunSpec]()
+    for choice in table.study.chosen or ():
+        rows = (*table.where(axis=choice.axis, hp=None), *table.where(axis=choice.axis, hp=choice.hp))
+        left = [each.run for each in unique_results(rows) if each.status not in ENDED and each.run not in counted]
+        counted.update(left)
+        made += _proposals(choice, True, left, seconds)
+    return made
+
+
+def _proposals(
+    choice: ChoiceSpec, is_enough: bool, runs: Sequence[RunSpec], seconds: Mapping[ModelSpec, float]
+) -> list[Proposal]:
+    """Return a proposal with its cost, given the seconds per run of some models; none without runs."""
+    known = with_all_models(seconds, [run.model for run in runs])
+    needed = sum(known[run.model] for run in runs) if known else math.nan
+    return [Proposal(choice, is_enough, len(runs), cost_of_runs(runs).flops, needed)] if runs else []
 
 
 def _whole(study: StudySpec, verdict: Verdict) -> ChoiceSpec:
@@ -204,7 +231,8 @@ class _Design:
 
 def _beyond(study: StudySpec, choice: ChoiceSpec, fit: CurveFit, is_bound: bool) -> float | None:
     """Return a value beyond the end at which the minimum may lie: of the grid, an octave away, or half-way to a
-    diverged value; None where the minimum lies an octave from that end, so that noise is the reason.
+    value at which runs have diverged or were stopped; None where the minimum lies an octave from that end, so that
+    noise is the reason.
     """
     side = -1 if float((fit.side.draws < 0).mean()) > float((fit.side.draws > 0).mean()) else 1
     end = fit.values[0] if side < 0 else fit.values[-1]
@@ -236,7 +264,7 @@ def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: 
         return slope_sd(design.values, len(design.seeds), zero, verdict.noise, fit.curvature)
 
     start = design = _Design(tuple(choice.values), tuple(choice.seeds))
-    wanted = slope(start) * _shrink(verdict, study, choice)
+    wanted = slope(start) * _shrink(verdict, choice)
     while slope(design) > wanted and design.runs < MOST_GROWTH * start.runs:
         options = [*_more_values(study, choice, design, zero, is_bound), *_more_seeds(study, design, is_bound)]
         if not options:
@@ -245,16 +273,14 @@ def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: 
     return design, slope(design) <= wanted
 
 
-def _shrink(verdict: Verdict, study: StudySpec, choice: ChoiceSpec) -> float:
+def _shrink(verdict: Verdict, choice: ChoiceSpec) -> float:
     """Return the factor by which the s.d. of the slope must shrink for a verdict, at the level of the next look.
 
     The square root of the cost is proportional to the slope, and has about a normal distribution.
     """
     worst = verdict.worst
     assert worst is not None
-    grown = study.replace(chosen=(choice.replace(looks=choice.looks + 1),))
-    next_tail = tail_of(grown, verdict.axis, verdict.hp)
-    wider = normal_quantile(1 - next_tail) / normal_quantile(1 - verdict.tail)
+    wider = normal_quantile(1 - tail_of_look(choice.looks + 1)) / normal_quantile(1 - verdict.tail)
     if worst.cost.high == math.inf:
         return 0.5
     if worst.cost.low > worst.tolerance:  # only the cost of the base is in the way of FAILS

@@ -154,6 +154,11 @@ def own_arm(study: StudySpec) -> Arm:
     return Arm(study.hps.rules, study.hps)
 
 
+def zero_shot_value(arm: Arm, hp: HP) -> float:
+    """Return log2 of a hyperparameter in the zero-shot runs of an arm."""
+    return math.log2(getattr(arm.hps, HP_FIELD[hp]))
+
+
 def arms(study: StudySpec, axis: str | None = None) -> tuple[Arm, ...]:
     """Return all arms, or those of one axis; the study's own comes first."""
     named = [name for name, spec in study.arms.items() if axis is None or axis in spec.axes]

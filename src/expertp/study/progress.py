@@ -12,9 +12,9 @@ from expertp.spec import ModelSpec
 from expertp.study.cells import Arm, own_arm
 from expertp.study.forecast import with_all_models
 from expertp.study.store import StudyDirectory
-from expertp.study.table import DONE, ENDED, CellResult, Result, unique_results
+from expertp.study.table import ENDED, SETTLED, CellResult, Result, unique_results
 
-STATUSES = ("finished", "diverged", "failed", "damaged", "running", "unfinished", "missing")
+STATUSES = ("finished", "diverged", "stopped", "failed", "damaged", "running", "unfinished", "missing")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ProgressWatch:
         """Return the current progress."""
         directory = self.directory
         results = {identity: self._ended.get(identity) or directory.result(identity) for identity in directory.runs}
-        self._ended = {identity: result for identity, result in results.items() if result.status in DONE}
+        self._ended = {identity: result for identity, result in results.items() if result.status in SETTLED}
         running = tuple(
             ActiveRun(identity, pid, directory.step_of(identity), directory.runs[identity].train.steps)
             for pid, identity in directory.running().items()

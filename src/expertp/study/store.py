@@ -3,6 +3,7 @@
 study.json    the study, the hash of its data, its device and the directory of its runs
 runs/NAME/    one directory per run, as `expertp train` leaves it; several studies may share one directory of runs
 failures/     IDENTITY.json: the error of a run that failed
+stops/        IDENTITY.json: why an adaptive sweep has stopped a run
 workers/      PID.json: the run that a worker is training; NUMBER.log: the worker's output
 results.csv   one row per run
 
@@ -11,10 +12,7 @@ A damaged file of one run is the status of that run, and files that the program 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 import os
 import re
 import warnings
@@ -28,8 +26,10 @@ from typing import Any, Literal
 from expertp.config import OPERATIONAL, run_id
 from expertp.errors import DamagedError, InputError, shown
 from expertp.spec import RunSpec
-from expertp.study.cells import SIZE_FIELDS, Cell, axis_names, expand, unique_runs
+from expertp.study.cells import Cell, axis_names, expand, unique_runs
+from expertp.study.early_stopping import Comparison, zero_shot_runs
 from expertp.study.load import build_study
+from expertp.study.results import NUMBERS, results_csv
 from expertp.study.spec import ChoiceSpec, RefinementSpec, StudySpec
 from expertp.study.table import ENDED, Result, StudyTable
 from expertp.training.records import StepMetrics
@@ -44,19 +44,13 @@ FORMAT = 1
 # may grow.
 SHARED = ("base", "hps", "train")
 NOT_SHARED = {*OPERATIONAL["train"], "seed"}
-FOLDERS = ("failures", "workers")
+FOLDERS = ("failures", "stops", "workers")
 # Directory of the runs, unless studies share one: a name, or a name beside the study or beside its parent.
 OWN_RUNS = "runs"
 RUNS_FOLDER = re.compile(r"(\.\./){0,2}[A-Za-z0-9_][A-Za-z0-9_.-]*")
 PID_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
 # Number of failures after which a run is not tried again.
 TRIES = 2
-# Numbers of a run's summary that a result repeats.
-NUMBERS = ("step", "train_loss", "val_loss", "max_load_deviation", "dead_experts", "seconds")
-# Columns of results.csv.
-SETTINGS = ("log2_lr", "log2_init_std", "seed", "parameters", "active_parameters")
-OUTCOMES = ("status", *NUMBERS, "error")
-COLUMNS = ("identity", "arm", "rules", *SIZE_FIELDS, *SETTINGS, *OUTCOMES)
 
 Thin = Callable[[Sequence[StepMetrics]], Sequence[StepMetrics]]
 
@@ -110,6 +104,13 @@ class StudyDirectory:
         runs = reversed(unique_runs(self.cells))
         return {run_id(resolved(run, self.device), self.data_hash): run for run in runs}
 
+    @cached_property
+    def zero_shot_of(self) -> dict[str, str]:
+        """The zero-shot run that each run is compared with, by identity, for runs that may be stopped early."""
+        identities = {run: identity for identity, run in self.runs.items()}
+        found = zero_shot_runs(self.study, self.cells)
+        return {identities[run]: identities[zero_shot] for run, zero_shot in found.items()}
+
     def place(self, identity: str) -> Path:
         """Return the path of a run's directory; its name is for people, and no code parses it."""
         return self.path / self.runs_folder / f"{_slug(self.runs[identity])}-{identity[:8]}"
@@ -135,10 +136,13 @@ class StudyDirectory:
         try:
             directory = self.directory(identity)
             summary = directory.summary() if directory else None
-            if summary is not None and summary.status != "stopped":
+            if summary is not None and summary.has_ended:
                 return Result(run, identity, summary.status, **{name: getattr(summary, name) for name in NUMBERS})
             if error := self.failure(identity):
                 return Result(run, identity, "failed", error=error)
+            stop = self.stop(identity)
+            if stop is not None and summary is not None and summary.step >= stop.step:
+                return Result(run, identity, "stopped", stop.step, stop.train_loss, seconds=summary.seconds)
         except DamagedError as error:
             return Result(run, identity, "damaged", error=str(error))
         return Result(run, identity, "unfinished" if directory else "missing")
@@ -153,16 +157,16 @@ class StudyDirectory:
         Damaged records are left out with a warning.
         """
 
-        @cache
-        def read_records(identity: str) -> Sequence[StepMetrics]:
-            try:
-                run = self.directory(identity)
-                return thin(run.metrics()) if run else ()
-            except DamagedError as error:
-                warnings.warn(str(error), stacklevel=2)
-                return ()
+        return StudyTable.join(self.study, self.results(), cache(lambda identity: thin(self.records(identity))))
 
-        return StudyTable.join(self.study, self.results(), read_records)
+    def records(self, identity: str) -> Sequence[StepMetrics]:
+        """Return the training records of a run; none, with a warning, if they are damaged."""
+        try:
+            run = self.directory(identity)
+            return run.metrics() if run else ()
+        except DamagedError as error:
+            warnings.warn(str(error), stacklevel=2)
+            return ()
 
     def note_failure(self, identity: str, error: str) -> None:
         """Record that a run has failed, and why."""
@@ -190,6 +194,23 @@ class StudyDirectory:
             with suppress(DamagedError):
                 self._failure(identity)
                 self._failure_path(identity).unlink(missing_ok=True)
+
+    def note_stop(self, identity: str, stop: Comparison) -> None:
+        """Record that a run was stopped early, and why."""
+        write_record(self._stop_path(identity), asdict(stop))
+
+    def stop(self, identity: str) -> Comparison | None:
+        """Return why an adaptive sweep has stopped a run; None if it has not. A sweep of all cells ignores it."""
+        if self.study.chosen is None:
+            return None
+        path = self._stop_path(identity)
+        try:
+            return read_record(path, Comparison, f"remove {path} to let the run continue")
+        except FileNotFoundError:
+            return None
+
+    def _stop_path(self, identity: str) -> Path:
+        return self.path / "stops" / f"{identity}.json"
 
     def has_ended(self) -> bool:
         """Return whether nothing is left to train."""
@@ -252,31 +273,9 @@ class StudyDirectory:
 
     def write_results(self) -> list[Result]:
         """Write results.csv, one row per run in the order of `runs`, and return the results."""
-        arms: dict[RunSpec, dict[str, None]] = {}
-        for cell in self.cells:
-            arms.setdefault(cell.run, {})[cell.arm.name] = None
-        text, results = io.StringIO(), self.results()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(_row(result, ";".join(arms[result.run])) for result in results)
-        write_among_others(self.path / "results.csv", text.getvalue().encode())
+        results = self.results()
+        write_among_others(self.path / "results.csv", results_csv(self.cells, results).encode())
         return results
-
-
-def _row(result: Result, arm: str) -> dict[str, object]:
-    run, counts = result.run, result.run.model.counts()
-    return {
-        "identity": result.identity,
-        "arm": arm,
-        "rules": run.hps.rules,
-        **{name: getattr(run.model, name) for name in SIZE_FIELDS},
-        "log2_lr": math.log2(run.hps.lr),
-        "log2_init_std": math.log2(run.hps.init_std),
-        "seed": run.train.seed,
-        "parameters": counts.total,
-        "active_parameters": counts.active,
-        **{name: "" if (value := getattr(result, name)) is None else value for name in OUTCOMES},
-    }
 
 
 def open_study(path: str | Path, study: StudySpec, runs_folder: str | None = None) -> StudyDirectory:

@@ -3,6 +3,9 @@
 A worker is a process that walks through the study's runs and trains each run that has not ended and that no other
 worker holds. Runs are locked on disk, so any number of workers of any number of `sweep` commands, on any machine that
 sees the directory, share the work without a queue. An executor only has to start workers and replace those that die.
+
+An adaptive sweep stops runs that are far behind zero-shot. Runs that may be stopped begin when the zero-shot run of
+their size and seed has ended, so that the decision does not depend on the order in which workers take runs.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from expertp.errors import BusyError, InputError, RunError, one_line
+from expertp.study.early_stopping import Watch
 from expertp.study.executors.local import LocalExecutor
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory, open_study
@@ -115,7 +119,7 @@ def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
     A run that another worker holds is skipped and looked at again later: that worker may be killed. A full disk stops
     the worker with a `FullDiskError`: it is not the failure of a run.
     """
-    left = list(directory.runs)
+    left = sorted(directory.runs, key=lambda identity: identity in directory.zero_shot_of)  # zero-shot runs come first
     with stopping_on_full_disk(directory.path):
         while left and not should_stop():
             left = [identity for identity in left if directory.result(identity).status not in ENDED]
@@ -125,12 +129,27 @@ def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
 
 
 def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[], bool]) -> bool:
-    """Train a run unless it has ended or another worker holds it; return whether it was trained."""
+    """Train a run unless it has ended, another worker holds it or its zero-shot run has not ended.
+
+    Returns:
+        Whether it was trained.
+    """
+    zero_shot = directory.zero_shot_of.get(identity)
     if directory.result(identity).status in ENDED:
+        return False
+    if zero_shot is not None and directory.result(zero_shot).status not in ENDED:
         return False
     try:
         with directory.at_work(identity):
-            result = train(directory.runs[identity], directory.place(identity), should_stop=should_stop)
+            watch = _watch(directory, identity, zero_shot)
+            result = train(
+                directory.runs[identity],
+                directory.place(identity),
+                trackers=() if watch is None else (watch,),
+                should_stop=lambda: should_stop() or (watch is not None and watch.stop is not None),
+            )
+            if watch is not None and watch.stop is not None and not result.has_ended:
+                directory.note_stop(identity, watch.stop)
             if result.has_ended and not directory.study.keep_checkpoints:
                 directory.drop_checkpoints(identity)
     except BusyError:
@@ -141,6 +160,13 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
         directory.note_failure(identity, OUT_OF_MEMORY if is_out_of_memory(error) else _described(error))
     release_memory()
     return True
+
+
+def _watch(directory: StudyDirectory, identity: str, zero_shot: str | None) -> Watch | None:
+    """Return what may stop a run early; None where there is no finished zero-shot run to compare it with."""
+    if zero_shot is None or directory.result(zero_shot).status != "finished":
+        return None
+    return Watch(directory.records(zero_shot), lambda: directory.records(identity))
 
 
 def _described(error: Exception) -> str:

@@ -13,10 +13,12 @@ from expertp.study.cells import Arm, Cell, Size, arms, axis_names, expand, own_a
 from expertp.study.spec import HP, StudySpec
 from expertp.training.records import StepMetrics
 
-ResultStatus = Literal["finished", "diverged", "failed", "damaged", "unfinished", "missing"]
-# Runs with one of these statuses have all their records; runs with one of ENDED are not trained any further.
+ResultStatus = Literal["finished", "diverged", "stopped", "failed", "damaged", "unfinished", "missing"]
+# Runs with one of these statuses have all their records.
 DONE = ("finished", "diverged")
-ENDED = (*DONE, "failed", "damaged")
+# These runs are results: the same sweep does not train them again. Those of ENDED are not trained any further.
+SETTLED = (*DONE, "stopped")
+ENDED = (*SETTLED, "failed", "damaged")
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,11 @@ class Result:
 
     @property
     def loss(self) -> float:
-        """Final validation loss: inf where the run diverged, nan where there is none."""
-        if self.status == "diverged":
+        """Final validation loss: inf where the run diverged or was stopped, nan where there is none.
+
+        Neither is ever the lowest, and no mean or median includes it.
+        """
+        if self.status in ("diverged", "stopped"):
             return math.inf
         return self.val_loss if self.status == "finished" and self.val_loss is not None else math.nan
 

@@ -1,0 +1,95 @@
+"""Verdicts of arms other than the study's own.
+
+An arm that is re-tuned is judged by its own curves. An arm that is not is judged by its zero-shot loss minus the lowest
+loss of the study's own arm at the same size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from expertp.analysis.curve_fit import DRAWS, Drawn, pooled_noise
+from expertp.analysis.curves import curves
+from expertp.analysis.judging import INFINITE, conclude, judge_curves, tail_of, tolerance_of
+from expertp.analysis.verdict import Judgement, SizeCost, Verdict
+from expertp.study.cells import Arm, Size, swept_on
+from expertp.study.table import StudyTable
+from expertp.util.statistics import UNKNOWN
+
+
+def judge_arm(table: StudyTable, axis: str, arm: Arm, own: Verdict | None) -> Sequence[Judgement]:
+    """Return the verdicts of another arm: one per re-tuned hyperparameter, or one over its zero-shot runs."""
+    swept = {hp: found for hp in swept_on(table.study, axis) if len(found := curves(table, axis, arm, hp)) > 1}
+    noise = pooled_noise([each for found in swept.values() for each in found])
+    tolerances = {each.size: each.tolerance for each in own.costs} if own else None
+    retuned = [
+        judge_curves(found, table.study.verdict, noise, tolerances, tail_of(table.study, axis, hp))
+        for hp, found in swept.items()
+        if any(each.size.is_base for each in found)
+    ]
+    return retuned or [_judge_zero_shot(table, axis, arm, own)]
+
+
+def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None) -> Judgement:
+    """Judge the zero-shot runs of an arm by the lowest losses of the study's own arm."""
+    references = {size: _reference(table, axis, size, own) for size in table.sizes(axis)}
+    base_reference = references[table.base(axis)]
+    behind = {
+        size: _behind(table.zero_shot_pairs(axis, size, arm, table.own), reference.cost, place)
+        for place, (size, reference) in enumerate(references.items())
+    }
+    base, costs = behind[table.base(axis)], []
+    for size, found in behind.items():
+        if not size.is_base and found is not None and base is not None:
+            gain = base_reference.loss - references[size].loss
+            growth = (found - base).estimate() if math.isfinite(found.value) else INFINITE
+            costs.append(SizeCost(size, found.estimate(), growth, tolerance_of(table.study.verdict, gain), gain))
+    numbers = Judgement(
+        axis=axis,
+        arm=arm,
+        costs=tuple(costs),
+        base_cost=base.estimate() if base is not None else UNKNOWN,
+        n_seeds=len(table.zero_shot(axis, table.base(axis), arm)),
+    )
+    if table.study.verdict is None:
+        return numbers
+    if any(math.isnan(loss) for size in references for loss in table.zero_shot(axis, size, arm)):
+        return replace(numbers, conclusion="UNDECIDED", reason="some zero-shot runs have no result")
+    conclusion, reason = conclude(numbers)
+    return replace(numbers, conclusion=conclusion, reason=reason)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reference:
+    """The lowest loss of the study's own arm at a size, and what its own zero-shot costs there."""
+
+    loss: float
+    cost: Drawn
+
+
+def _reference(table: StudyTable, axis: str, size: Size, own: Verdict | None) -> _Reference:
+    """Return the lowest loss at a size; where the size is not swept, that of zero-shot."""
+    if own is not None and size in own.fits:
+        return _Reference(own.fits[size].loss, own.fits[size].cost)
+    losses = [loss for loss in table.zero_shot(axis, size, table.own) if math.isfinite(loss)]
+    return _Reference(float(np.mean(losses)) if losses else math.nan, Drawn(0.0, np.zeros(DRAWS)))
+
+
+def _behind(pairs: Sequence[tuple[float, float]], own_cost: Drawn, seed: int) -> Drawn | None:
+    """Return the loss of an arm minus the lowest of the study's own arm, from zero-shot losses; None if unknown."""
+    changes = [theirs - ours for theirs, ours in pairs if not math.isnan(theirs - ours)]
+    if not changes:
+        return None
+    if 2 * changes.count(math.inf) >= len(changes):
+        return Drawn(math.inf, np.full(DRAWS, math.inf))
+    finite = [change for change in changes if math.isfinite(change)]
+    mean, n = float(np.mean(finite)), len(finite)
+    if n < 2 or not own_cost.draws.size:
+        return Drawn(mean + own_cost.value, np.empty(0))
+    error = float(np.std(finite, ddof=1)) / math.sqrt(n)
+    draws = np.random.default_rng((seed, 1)).standard_t(n - 1, DRAWS)
+    return Drawn(mean + own_cost.value, mean + error * draws + own_cost.draws)
