@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from expertp.paper.profile import ProfileSpec
     from expertp.paper.store import PaperDirectory
     from expertp.study.store import StudyDirectory
-    from expertp.study.table import StudyTable
 
 ACTIONS = ("list", "make", "all", "page")
 EXAMPLES = """\
@@ -179,6 +178,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     from expertp.cli.signals import stop_signal
     from expertp.cli.sweep import SweepView
     from expertp.paper.store import PaperDirectory
+    from expertp.search.design import decide
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.sweep import sweep
 
@@ -187,9 +187,13 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     failed: list[str] = []
     with Reporter("paper", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
 
-        def train(study: "StudyDirectory") -> "StudyTable":
-            view = SweepView(reporter, args.workers)
-            return sweep(study, LocalExecutor(args.workers), stop.received, view.follow(study))
+        def train(study: "StudyDirectory") -> "StudyDirectory":
+            view, executor = SweepView(reporter, args.workers), LocalExecutor(args.workers)
+            # With published results, the cells are those that were published.
+            if study.study.chosen is not None and profile.minutes is not None and directory.results is None:
+                return decide(study, executor, 60 * profile.minutes, view.show_proposal, stop.received, view.follow)
+            sweep(study, executor, stop.received, view.follow(study))
+            return study
 
         for finding in findings:
             try:

@@ -18,6 +18,7 @@ from pydantic import Field
 from expertp.config import build
 from expertp.paper.catalogue import STUDIES
 from expertp.paper.listing import check_profile
+from expertp.search.design import first_choice
 from expertp.spec import Spec
 from expertp.study.spec import StudySpec
 from expertp.util.plain_yaml import read_yaml
@@ -40,6 +41,7 @@ class ProfileSpec(Spec):
     name: str
     assumed: tuple[str, ...] = Field((), description="settings that the paper does not print")
     corpora: dict[str, CorpusSpec] = Field(min_length=1, description="by name; the first is that of most studies")
+    minutes: float | None = Field(None, gt=0, description="time for each adaptive study; null: all cells are trained")
     common: dict[str, Any] = Field(description="sections that all studies share")
 
     def corpus_of(self, study: str) -> str:
@@ -47,11 +49,12 @@ class ProfileSpec(Spec):
         return str(self._settings(study).get("corpus", next(iter(self.corpora))))
 
     def study(self, name: str, data: str | Path) -> StudySpec:
-        """Return a study by its name, on prepared data."""
+        """Return a study by its name, on prepared data; an adaptive study has the cells that it begins with."""
         own = {key: value for key, value in self._settings(name).items() if key != "corpus"}
         tree = merged(self.common, {"name": name, **own})
         tree["train"] = {**tree["train"], "data": str(data)}
-        return build(StudySpec, tree, f"profile {self.name}, {name}:")
+        study = build(StudySpec, tree, f"profile {self.name}, {name}:")
+        return first_choice(study) if STUDIES[name].is_adaptive and self.minutes is not None else study
 
     def _settings(self, name: str) -> dict[str, Any]:
         study = STUDIES[name]

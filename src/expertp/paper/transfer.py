@@ -10,20 +10,26 @@ from expertp.analysis.transfer import Conclusion, Verdict, judge
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import Drawing, render
-from expertp.paper.finding import Outcome, Tables
+from expertp.paper.finding import Criteria, Outcome, Tables
 from expertp.study.table import StudyTable
 
 # What the conclusion on one curve means for the claim that the optimum transfers; any other decides nothing.
 TRANSFERS: Mapping[str | None, bool] = {"TRANSFERS": True, "FAILS": False}
+# Octaves between best values of a grid that count as the same; the paper's grids have whole octaves.
+SAME = 0.5
+CRITERIA = Criteria(
+    paper=f"The best value of the grid is the same at every size, to {SAME:g} octaves.",
+    ours="On every curve, what zero-shot costs lies within the study's tolerance (TRANSFERS), beyond noise.",
+)
 # Number of reasons that are quoted.
 QUOTED = 2
 
 
 def decide_transfer(tables: Tables) -> Outcome:
-    """Draw the loss curves of the only study, and judge the claim that every optimum transfers along every axis."""
-    (table,) = tables.values()
-    verdicts = judge(table).axes
-    return transfer_outcome(verdicts, draw_curves(table, verdicts))
+    """Draw the loss curves of all studies, and judge the claim that every optimum transfers along every axis."""
+    found = {name: judge(table).axes for name, table in tables.items()}
+    drawings = tuple(draw_curves(table, found[name]) for name, table in tables.items())
+    return transfer_outcome([each for verdicts in found.values() for each in verdicts], drawings)
 
 
 def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
@@ -31,7 +37,14 @@ def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
     return render(table.study.name, curves.draw, curves.data(table, verdicts))
 
 
-def transfer_outcome(verdicts: Sequence[Verdict], drawing: Drawing, prefix: str = "") -> Outcome:
+def coincides(verdict: Verdict) -> bool | None:
+    """Return whether the best values of the grid are the same at all sizes; None where the base has no curve."""
+    base = verdict.base_fit
+    best = [fit.curve.best_value for fit in verdict.fits.values()]
+    return None if base is None else all(abs(value - base.curve.best_value) <= SAME + 1e-9 for value in best)
+
+
+def transfer_outcome(verdicts: Sequence[Verdict], drawings: tuple[Drawing, ...], prefix: str = "") -> Outcome:
     """Return the outcome of verdicts, one per loss curve; `prefix` begins the number."""
     number = f"cost of zero-shot: {describe_cost(verdicts[0])}"
     if len(verdicts) > 1:
@@ -49,9 +62,10 @@ def transfer_outcome(verdicts: Sequence[Verdict], drawing: Drawing, prefix: str 
         why += f" The table lists {len(shown) - QUOTED} more."
     return Outcome(
         parts=[TRANSFERS.get(each.conclusion) for each in verdicts],
+        paper_parts=[coincides(each) for each in verdicts],
         number=f"{prefix}{number}",
         why=why or "Zero-shot costs less than its tolerance on every curve.",
-        drawings=(drawing,),
+        drawings=drawings,
         table=_table(verdicts),
     )
 
@@ -77,16 +91,18 @@ def _table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], ...]:
         "tolerance",
         "one octave off",
         "drift (octaves per doubling)",
+        "control",
     )
     rows = [
         (
             each.axis,
             HP_SHORT[each.hp],
-            f"{each.conclusion or 'not judged'}{', NO POWER' if each.power == 'NO POWER' else ''}",
+            each.conclusion or "not judged",
             f"{each.cost:.4f}",
             f"{each.worst.tolerance:.4f}" if each.worst else "-",
             f"{each.worst.sensitivity.value:.3f}" if each.worst else "-",
             f"{each.drift:+.2f}",
+            "fails" if each.power == "control fails" else "none" if each.power == "no control" else each.power,
         )
         for each in verdicts
     ]
