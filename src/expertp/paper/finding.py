@@ -31,8 +31,9 @@ class PaperStudy:
 
     Args:
         name: its name.
-        cpu: what differs from the `common` sections of the profile `cpu`: sections of a study, and `corpus` where it is
-            not the profile's first.
+        cpu: what differs from the `common` sections of the profile `cpu`: sections of a study, `corpus` where it is not
+            the profile's first, and `lr_octaves` where the learning rates of the grid are given in octaves from the
+            study's own.
         paper: the same for the profile `paper`.
         both: changes in both profiles.
         is_adaptive: whether a profile with a limit of time trains only the cells that decide the verdicts.
@@ -49,12 +50,8 @@ def zero_shot_study(
     name: str, cpu: Mapping[str, Any], paper: Mapping[str, Any], both: Mapping[str, Any] = MappingProxyType({})
 ) -> PaperStudy:
     """Return a study that trains every size with the base's hyperparameters only, and has no verdict."""
-    return PaperStudy(
-        name,
-        cpu={**cpu, "grids": {"log2_lr": [-8]}},
-        paper={**paper, "grids": {"log2_lr": [-4]}},
-        both={"grids": {"log2_init_std": None}, "verdict": None, **both},
-    )
+    settings = {"lr_octaves": [0], "grids": {"log2_init_std": None}, "verdict": None, **both}
+    return PaperStudy(name, cpu, paper, settings)
 
 
 def joint_models(models: Mapping[str, Mapping[str, Any]], **shared: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ environment variable EXPERTP_CORPORA names, or a Hugging Face dataset.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from expertp.util.plain_yaml import read_yaml
 
 CORPORA_VARIABLE = "EXPERTP_CORPORA"
 BUILT_IN = "builtin"
+# Settings of a study of the paper that are no sections of a study file.
+OUTSIDE = ("corpus", "lr_octaves")
 
 
 class CorpusSpec(Spec):
@@ -50,11 +53,18 @@ class ProfileSpec(Spec):
 
     def study(self, name: str, data: str | Path) -> StudySpec:
         """Return a study by its name, on prepared data; an adaptive study has the cells that it begins with."""
-        own = {key: value for key, value in self._settings(name).items() if key != "corpus"}
-        tree = merged(self.common, {"name": name, **own})
+        settings = self._settings(name)
+        tree = merged(self.common, {"name": name, **{key: settings[key] for key in settings if key not in OUTSIDE}})
         tree["train"] = {**tree["train"], "data": str(data)}
         study = build(StudySpec, tree, f"profile {self.name}, {name}:")
-        return first_choice(study) if STUDIES[name].is_adaptive and self.minutes is not None else study
+        if "lr_octaves" in settings:
+            values = [math.log2(study.hps.lr) + octaves for octaves in settings["lr_octaves"]]
+            study = study.replace(grids=study.grids.replace(log2_lr=values))
+        return first_choice(study) if self.is_adaptive(name) else study
+
+    def is_adaptive(self, study: str) -> bool:
+        """Return whether only the cells of a study that decide its verdicts are trained."""
+        return STUDIES[study].is_adaptive and self.minutes is not None
 
     def _settings(self, name: str) -> dict[str, Any]:
         study = STUDIES[name]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from expertp.analysis.transfer import Conclusion, Verdict, judge
@@ -12,6 +13,7 @@ from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import Drawing, render
 from expertp.paper.finding import Criteria, Outcome, Tables
 from expertp.study.table import StudyTable
+from expertp.util.text import plural
 
 # What the conclusion on one curve means for the claim that the optimum transfers; any other decides nothing.
 TRANSFERS: Mapping[str | None, bool] = {"TRANSFERS": True, "FAILS": False}
@@ -25,11 +27,16 @@ CRITERIA = Criteria(
 QUOTED = 2
 
 
-def decide_transfer(tables: Tables) -> Outcome:
-    """Draw the loss curves of all studies, and judge the claim that every optimum transfers along every axis."""
+def decide_transfer(tables: Tables, beside: Collection[str] = ()) -> Outcome:
+    """Draw the loss curves of all studies, and judge the claim that every optimum transfers along every axis.
+
+    Args:
+        tables: the tables of all studies.
+        beside: names of studies that are shown, but not part of the claim.
+    """
     found = {name: judge(table).axes for name, table in tables.items()}
     drawings = tuple(draw_curves(table, found[name]) for name, table in tables.items())
-    return transfer_outcome([each for verdicts in found.values() for each in verdicts], drawings)
+    return transfer_outcome(found, drawings, beside=beside)
 
 
 def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
@@ -40,19 +47,42 @@ def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
 def coincides(verdict: Verdict) -> bool | None:
     """Return whether the best values of the grid are the same at all sizes; None where the base has no curve."""
     base = verdict.base_fit
+    if base is None:
+        return None
     best = [fit.curve.best_value for fit in verdict.fits.values()]
-    return None if base is None else all(abs(value - base.curve.best_value) <= SAME + 1e-9 for value in best)
+    diverges = any(each.cost.value == math.inf for each in verdict.costs)
+    return not diverges and all(is_same(value, base.curve.best_value) for value in best)
 
 
-def transfer_outcome(verdicts: Sequence[Verdict], drawings: tuple[Drawing, ...], prefix: str = "") -> Outcome:
-    """Return the outcome of verdicts, one per loss curve; `prefix` begins the number."""
+def is_same(one: float, other: float) -> bool:
+    """Return whether two values of a grid, log2, count as the same.
+
+    >>> is_same(-7.5, -7.0), is_same(-8.0, -7.0)
+    (True, False)
+    """
+    return abs(one - other) <= SAME + 1e-9
+
+
+def transfer_outcome(
+    found: Mapping[str, Sequence[Verdict]],
+    drawings: tuple[Drawing, ...],
+    prefix: str = "",
+    beside: Collection[str] = (),
+) -> Outcome:
+    """Return the outcome of verdicts, one per loss curve.
+
+    Args:
+        found: the verdicts by study.
+        drawings: the figures.
+        prefix: begins the number.
+        beside: names of studies that are not part of the claim.
+    """
+    verdicts = [each for name, of_study in found.items() if name not in beside for each in of_study]
     number = f"cost of zero-shot: {describe_cost(verdicts[0])}"
     if len(verdicts) > 1:
-        counts = Counter[str | None](each.conclusion for each in verdicts)
-        listed = ", ".join(f"{counts[each]} {each}" for each in get_args(Conclusion) if counts[each])
         known = [each for each in verdicts if each.worst is not None]
         worst = max(known, key=lambda each: each.cost.value / each.worst.tolerance if each.worst else 0.0, default=None)
-        number = f"{len(verdicts)} curves: {listed}" + (
+        number = _counted(verdicts) + (
             f"; largest cost of zero-shot beside its tolerance: {describe_cost(worst)}" if worst else ""
         )
     failed = [each for each in verdicts if each.conclusion == "FAILS"]
@@ -60,14 +90,23 @@ def transfer_outcome(verdicts: Sequence[Verdict], drawings: tuple[Drawing, ...],
     why = " ".join(f"{each.axis}, {HP_SHORT[each.hp]}: {each.reason}." for each in shown[:QUOTED])
     if len(shown) > QUOTED:
         why += f" The table lists {len(shown) - QUOTED} more."
+    why = why or "Zero-shot costs less than its tolerance on every curve."
+    others = [f"{name} {_counted(found[name])}" for name in beside]
     return Outcome(
         parts=[TRANSFERS.get(each.conclusion) for each in verdicts],
         paper_parts=[coincides(each) for each in verdicts],
         number=f"{prefix}{number}",
-        why=why or "Zero-shot costs less than its tolerance on every curve.",
+        why=f"{why} Not part of the claim: {'; '.join(others)}." if others else why,
         drawings=drawings,
-        table=_table(verdicts),
+        table=_table(found),
     )
+
+
+def _counted(verdicts: Sequence[Verdict]) -> str:
+    """Return the number of curves, and of every conclusion."""
+    counts = Counter[str | None](each.conclusion for each in verdicts)
+    listed = ", ".join(f"{counts[each]} {each}" for each in get_args(Conclusion) if counts[each])
+    return f"{plural(len(verdicts), 'curve')}: {listed or 'not judged'}"
 
 
 def describe_cost(verdict: Verdict) -> str:
@@ -82,8 +121,9 @@ def describe_drift(verdict: Verdict) -> str:
     return f"{HP_SHORT[verdict.hp]} along {verdict.axis}, {drift}"
 
 
-def _table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], ...]:
+def _table(found: Mapping[str, Sequence[Verdict]]) -> tuple[tuple[str, ...], ...]:
     head = (
+        "study",
         "axis",
         "hyperparameter",
         "verdict",
@@ -95,6 +135,7 @@ def _table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], ...]:
     )
     rows = [
         (
+            name,
             each.axis,
             HP_SHORT[each.hp],
             each.conclusion or "not judged",
@@ -104,6 +145,7 @@ def _table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], ...]:
             f"{each.drift:+.2f}",
             "fails" if each.power == "control fails" else "none" if each.power == "no control" else each.power,
         )
+        for name, verdicts in found.items()
         for each in verdicts
     ]
     return head, *rows

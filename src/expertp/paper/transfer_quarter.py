@@ -1,11 +1,14 @@
 """Fig. 2, Finding 1.1: transfer of learning rate and init std at sparsity 1/4.
 
-On cpu, depth has a study of its own, which begins at four layers. Each axis has a control that should fail: sp along
-width, no_depth, no_mean and no_alpha along the others.
+Depth has a study of its own, which begins at four layers on cpu. There, each axis has a control that should fail: sp
+along width, no_depth, no_mean and no_alpha along the others. A study with another set of constants stands beside the
+claim: on cpu the tuned one, in the paper all ones.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from expertp.paper.constants import TUNED_HPS
 from expertp.paper.finding import Finding, PaperStudy
 from expertp.paper.transfer import CRITERIA, decide_transfer
 
@@ -15,14 +18,27 @@ CLAIM = (
 )
 
 
-def axes(experts: int) -> dict[str, Any]:
-    """Return axes and controls of a study on cpu whose base has so many experts."""
+Sizes = Mapping[str, Sequence[float]]  # by axis
+
+SIZES: Sizes = {"width": [128, 256, 512], "experts": [8, 16, 32], "alpha": [1, 2, 4]}
+SIZES_OF_DEPTH: Sizes = {"depth": [4, 8, 16]}
+PAPER_SIZES: Sizes = {
+    "width": [256, 512, 1024, 2048, 4096],  # 20M to 1.8B parameters
+    "experts": [4, 8, 16, 32],
+    "alpha": [1, 2, 4, 8],
+}
+PAPER_SIZES_OF_DEPTH: Sizes = {"depth": [8, 16, 32]}
+
+
+def swept_at_largest(sizes: Sizes, **settings: Any) -> dict[str, Any]:
+    """Return axes whose grids are swept at the base and at the largest size only."""
+    return {axis: {"sizes": values, "sweep_at": values[-1:], **settings} for axis, values in sizes.items()}
+
+
+def with_controls(sizes: Sizes) -> dict[str, Any]:
+    """Return axes, and arms that should fail on them."""
     return {
-        "axes": {
-            "width": {"sizes": [128, 256, 512], "sweep_at": [512]},
-            "experts": {"sizes": [experts, 2 * experts, 4 * experts], "sweep_at": [4 * experts]},
-            "alpha": {"sizes": [1, 2, 4], "sweep_at": [4]},
-        },
+        "axes": swept_at_largest(sizes),
         "arms": {
             "sp": {"axes": ["width"], "control": ["width"]},
             "no_mean": {"axes": ["experts"], "control": ["experts"]},
@@ -32,29 +48,34 @@ def axes(experts: int) -> dict[str, Any]:
 
 
 DEPTH = {
-    "axes": {"depth": {"sizes": [4, 8, 16], "sweep_at": [16]}},
+    "axes": swept_at_largest(SIZES_OF_DEPTH),
     "arms": {"no_depth": {"axes": ["depth"], "control": ["depth"]}},
 }
 
-STUDY = PaperStudy(
-    "transfer-quarter",
-    cpu=axes(experts=8),
-    paper={
-        "axes": {
-            "width": [256, 512, 1024, 2048, 4096],  # 20M to 1.8B parameters
-            "experts": [4, 8, 16, 32],
-            "alpha": [1, 2, 4, 8],
-        }
-    },
-    is_adaptive=True,
-)
+STUDY = PaperStudy("transfer-quarter", cpu=with_controls(SIZES), paper={"axes": PAPER_SIZES}, is_adaptive=True)
 STUDY_OF_DEPTH = PaperStudy(
     "transfer-quarter-depth",
     cpu={"base": {"n_layer": 4}, **DEPTH},
-    paper={"axes": {"depth": [8, 16, 32]}},
+    paper={"axes": PAPER_SIZES_OF_DEPTH},
+    is_adaptive=True,
+)
+STUDY_TUNED = PaperStudy(
+    "transfer-quarter-tuned",
+    cpu={
+        "hps": TUNED_HPS,
+        "axes": swept_at_largest(SIZES, sweep=["log2_lr"]),
+        "lr_octaves": [-1.5, -1, -0.5, 0, 0.5, 1, 1.5],
+    },
+    paper={"hps": {"constants": "ones"}, "axes": {"width": [512, 2048], "experts": [4, 16], "alpha": [1, 4]}},
+    both={"grids": {"log2_init_std": None}},
     is_adaptive=True,
 )
 
 FINDING = Finding(
-    "transfer-quarter", "Fig. 2, Finding 1.1", CLAIM, CRITERIA, (STUDY, STUDY_OF_DEPTH), decide_transfer
+    "transfer-quarter",
+    "Fig. 2, Finding 1.1",
+    CLAIM,
+    CRITERIA,
+    (STUDY, STUDY_OF_DEPTH, STUDY_TUNED),
+    lambda tables: decide_transfer(tables, beside=[STUDY_TUNED.name]),
 )

@@ -2,24 +2,25 @@
 
 from expertp.paper.finding import Finding, PaperStudy
 from expertp.paper.transfer import CRITERIA, decide_transfer
-from expertp.paper.transfer_quarter import DEPTH, axes
+from expertp.paper.transfer_quarter import DEPTH, PAPER_SIZES_OF_DEPTH, SIZES, Sizes, with_controls
 
 CLAIM = "At sparsity 1/12 and on another corpus, the optimal learning rate and init std transfer as well."
 
+TWELFTH_SIZES: Sizes = {**SIZES, "experts": [24, 48, 96]}
+TWELFTH_PAPER_SIZES: Sizes = {"width": [512, 1024], "experts": [12, 24, 48], "alpha": [1, 2, 4]}
+CPU = {"corpus": "k8s-docs", "base": {"n_exp": 24}}
+PAPER = {"corpus": "c4", "base": {"n_exp": 12}}
+
 STUDY = PaperStudy(
     "transfer-twelfth",
-    cpu={"corpus": "k8s-docs", "base": {"n_exp": 24}, **axes(experts=24)},
-    paper={
-        "corpus": "c4",
-        "base": {"n_exp": 12},
-        "axes": {"width": [512, 1024], "experts": [12, 24, 48], "alpha": [1, 2, 4]},
-    },
+    cpu={**CPU, **with_controls(TWELFTH_SIZES)},
+    paper={**PAPER, "axes": TWELFTH_PAPER_SIZES},
     is_adaptive=True,
 )
 STUDY_OF_DEPTH = PaperStudy(
     "transfer-twelfth-depth",
-    cpu={"corpus": "k8s-docs", "base": {"n_exp": 24, "n_layer": 4}, **DEPTH},
-    paper={"corpus": "c4", "base": {"n_exp": 12}, "axes": {"depth": [8, 16, 32]}},
+    cpu={**CPU, "base": {"n_exp": 24, "n_layer": 4}, **DEPTH},
+    paper={**PAPER, "axes": PAPER_SIZES_OF_DEPTH},
     is_adaptive=True,
 )
 
