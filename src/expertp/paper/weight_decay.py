@@ -86,9 +86,12 @@ def decide(tables: Tables) -> Outcome:
 
 
 def _is_needless_by_median(without: Sequence[float], decayed: Sequence[Sequence[float]]) -> bool | None:
-    """Return whether the best decay gains at most `BENEFIT` by medians over seeds; None where all runs diverge."""
-    ours, best = float(np.median(without)), min(float(np.median(losses)) for losses in decayed)
-    return None if ours == best == math.inf else ours - best <= BENEFIT
+    """Return whether the best decay gains at most `BENEFIT` by medians over seeds; None where runs diverge in all."""
+    ours, others = summarize(without).median, [summarize(losses).median for losses in decayed]
+    known = [median for median in others if median is not None]
+    if ours is None:
+        return False if known else None
+    return not known or ours - min(known) <= BENEFIT
 
 
 @dataclass(frozen=True)
