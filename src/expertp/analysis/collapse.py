@@ -4,9 +4,9 @@ Runs of one seed see the same batches at every size, so differences are paired b
 cancels. Differences are smoothed by a running mean over `window` records, by default 2% of them. The window narrows
 symmetrically towards both ends, so that a slope does not shift the curve.
 
-The gap between two sizes is the mean of (loss of the larger - loss of the smaller) / loss of the smaller, from the start
-to the step at which the base has made half of its loss decrease. In theory, a loss differs from its limit by about
-1 / size, so that the gap of a doubling is half of the gap of the doubling before.
+The gap between two sizes is the mean of (loss of the larger - loss of the smaller) / loss of the smaller, from the
+start to the step at which the base has made half of its loss decrease. In theory, a loss differs from its limit by
+about 1 / size, so that the gap of a doubling is half of the gap of the doubling before.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ def shrinkage(losses: Mapping[Size, SeedCurves], until: int) -> Shrinkage | None
     ordered = sorted(losses, key=lambda size: size.scale)
     if len(ordered) < 3:
         return None
-    return Shrinkage(early_gap(losses, *ordered[:2], until), early_gap(losses, *ordered[-2:], until))
+    first, last = (early_gap(losses, *pair, until) for pair in ((ordered[0], ordered[1]), (ordered[-2], ordered[-1])))
+    return Shrinkage(first, last)
 
 
 def collapse(base: SeedCurves, scaled: Mapping[Size, SeedCurves], window: int | None = None) -> Collapse:

@@ -32,7 +32,9 @@ class Failures:
         """
         from scipy.special import betaincinv
 
-        return 1.0 if self.failed == self.runs else float(betaincinv(self.failed + 1, self.runs - self.failed, 1 - LEVEL))
+        return (
+            1.0 if self.failed == self.runs else float(betaincinv(self.failed + 1, self.runs - self.failed, 1 - LEVEL))
+        )
 
     def are_more_than(self, other: Failures) -> bool | None:
         """Return whether a larger share fails than of other runs, by Fisher's exact test (one-sided, 5%).

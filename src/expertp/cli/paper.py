@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from expertp.paper.store import PaperDirectory
     from expertp.study.store import StudyDirectory
 
+# An adaptive study begins with some runs, and adds others.
+AT_LEAST = "at least "
 ACTIONS = ("list", "make", "all", "page")
 EXAMPLES = """\
   expertp paper make transfer-quarter --profile paper --dry-run
@@ -86,13 +88,22 @@ def _list(args: argparse.Namespace) -> int:
     from expertp.paper.listing import listed_findings
 
     listed = [
-        {"name": each.name, "where": each.where, "claim": each.claim, "runs": each.runs[args.profile]}
+        {
+            "name": each.name,
+            "where": each.where,
+            "claim": each.claim,
+            "runs": each.runs[args.profile],
+            "is_adaptive": each.is_adaptive[args.profile],
+        }
         for each in listed_findings()
     ]
     if args.json:
         print(json.dumps(listed))
     else:
-        rows = [[str(each[key]) for key in ("name", "where", "runs", "claim")] for each in listed]
+        rows = [
+            (each["name"], each["where"], f"{AT_LEAST if each['is_adaptive'] else ''}{each['runs']}", each["claim"])
+            for each in listed
+        ]
         print(columns([("finding", "in the paper", "runs", "claim"), *rows]))
     return 0
 
@@ -112,20 +123,27 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
     from expertp.paper.store import PaperDirectory
 
     costs = cost(profile, findings)
+    is_adaptive = any(profile.is_adaptive(study.name) for each in findings for study in each.studies)
     if args.json:
         tree = {
             "findings": [each.name for each in findings],
             "profile": profile.name,
             "assumed": profile.assumed,
             "runs": [each.to_dict() for each in costs.models],
+            "is_adaptive": is_adaptive,
             "tokens": costs.tokens,
             "flops": costs.flops,
             "h100_hours": h100_hours(costs),
         }
         print(json.dumps(tree))
         return 0
-    runs = plural(costs.runs, "run") if costs.runs else "trains nothing"
+    at_least = AT_LEAST if is_adaptive else ""
+    runs = f"{at_least}{plural(costs.runs, 'run')}" if costs.runs else "trains nothing"
     print(f"{args.name or args.action}, profile {profile.name}: {runs}")
+    if is_adaptive:
+        print(
+            f"adaptive studies add runs until their verdicts are decided, for at most {profile.minutes:g} minutes each"
+        )
     directory = PaperDirectory(Path(args.out), profile)
     notes = dict.fromkeys(directory.source(study.name).note for each in findings for study in each.studies)
     print("".join(f"{note}\n" for note in notes if note), end="")
@@ -137,7 +155,9 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             totals = (count(counts.paper_total), count(counts.paper_active))
             rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
-        print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
+        print(
+            f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas"
+        )
         print(f"{_hours(h100_hours(costs))} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
         print(_describe_time(directory, findings, args.workers))
     if profile.assumed:

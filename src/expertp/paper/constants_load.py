@@ -30,8 +30,8 @@ CLAIM = "Without tuned constants, experts are loaded less evenly."
 CRITERIA = Criteria(
     paper="At every learning rate at which no run diverges, the mean of max |Load - kappa| in the last quarter of "
     "training is higher with all ones than with the paper's constants.",
-    ours="Max |Load - kappa| in the last quarter of training, averaged over the learning rates at which no run diverges, "
-    "is significantly higher with all ones than with the paper's constants.",
+    ours="Max |Load - kappa| in the last quarter of training, averaged over the learning rates at which no run "
+    "diverges, is significantly higher with all ones than with the paper's constants.",
 )
 
 DIVERGED = "diverges"

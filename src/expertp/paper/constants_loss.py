@@ -67,7 +67,8 @@ def decide(tables: Tables) -> Outcome:
     return Outcome(
         parts=[is_higher, failed[ONES].are_more_than(failed[PAPER])],
         paper_parts=[medians[ONES] > medians[PAPER], failed[ONES].failed > failed[PAPER].failed],
-        number=f"loss at the best learning rate of each set of constants: {differences}; runs that fail above it: {shares}",
+        number=f"loss at the best learning rate of each set of constants: {differences}; runs that fail above it: "
+        f"{shares}",
         why=f"Best learning rates: {rates}.",
         drawings=(render("constants-loss", curves.draw, curves.base_data(table, "log2_lr", labels)),),
     )

@@ -23,8 +23,8 @@ CLAIM = (
     "keeps."
 )
 CRITERIA = Criteria(
-    paper=f"Until the base has made half of its loss drop, the rule stays within {COLLAPSED:.0%} of the base's loss, and "
-    "fan-in does not.",
+    paper=f"Until the base has made half of its loss drop, the rule stays within {COLLAPSED:.0%} of the base's loss, "
+    "and fan-in does not.",
     ours="The mean relative gap between base and largest size, from the start to half of the base's loss drop, is "
     "significantly larger with fan-in than with the rule.",
 )
@@ -56,46 +56,60 @@ class _Side:
     gap: Gap
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """The rule and fan-in under one set of constants."""
+
+    constants: str
+    rule: _Side
+    fan_in: _Side
+
+    @property
+    def is_worse(self) -> bool | None:
+        """Whether fan-in has the larger gap; a run that diverges early has an infinite one."""
+        rule, fan_in = self.rule.gap, self.fan_in.gap
+        if math.isinf(rule.mean) or math.isinf(fan_in.mean):
+            return None if rule.mean == fan_in.mean else math.isinf(fan_in.mean)
+        return is_positive(fan_in.beyond(rule))
+
+    def __str__(self) -> str:
+        by = self.fan_in.gap.beyond(self.rule.gap)
+        larger = (
+            f" (|gap| {100 * by.mean:+.2g} ± {100 * by.error:.2g} percentage points)" if not math.isnan(by.mean) else ""
+        )
+        return f"{self.constants} constants {self.rule.gap} with the rule, {self.fan_in.gap} with fan-in{larger}"
+
+
 def decide(tables: Tables) -> Outcome:
     """Compare the rule with fan-in, for every set of constants."""
     table = tables[STUDY.name]
-    drawings, measured, parts, paper_parts, windows = list[Drawing](), list[str](), list[bool | None](), [], []
-    for arm in table.arms:
-        if arm.hps.rules == FAN_IN:
-            continue
-        other = next(each for each in table.arms if each.hps == arm.hps.replace(rules=FAN_IN))
-        rule, fan_in = _side(table, arm), _side(table, other)
-        drawings += [rule.drawing, fan_in.drawing]
-        windows.append(str(rule.curves.until))
-        label = PAPER if arm == table.own else arm.name
-        difference = fan_in.gap.beyond(rule.gap)
-        beyond = "" if math.isnan(difference.mean) else f" (|gap| larger by {100 * difference.mean:.2g} ± {100 * difference.error:.2g} percentage points)"
-        measured.append(f"{label} constants: {rule.gap} with the rule, {fan_in.gap} with fan-in{beyond}")
-        if arm == table.own:
-            parts.append(_is_worse(fan_in.gap, rule.gap))
-            paper_parts.append(rule.curves.is_collapsed and not fan_in.curves.is_collapsed)
-            both = f"{rule.curves.largest} with the rule, {fan_in.curves.largest} with fan-in"
+    pairs = [
+        _Pair(PAPER if arm == table.own else arm.name, _side(table, arm), _side(table, _with_fan_in(table, arm)))
+        for arm in table.arms
+        if arm.hps.rules != FAN_IN
+    ]
+    own = pairs[0]
+    windows = " and ".join(dict.fromkeys(str(each.rule.curves.until) for each in pairs))
     return Outcome(
-        parts=parts,
-        paper_parts=paper_parts,
-        number=f"gap between base and largest size: {'; '.join(measured)}",
-        why=f"The claim is judged with the {PAPER}'s constants. There, the largest difference to the base in the window is "
-        f"{both}. The window ends at step {' and '.join(dict.fromkeys(windows))}. {MARKS}",
-        drawings=tuple(drawings),
+        parts=[own.is_worse],
+        paper_parts=[own.rule.curves.is_collapsed and not own.fan_in.curves.is_collapsed],
+        number=f"gap between base and largest size: {'; '.join(map(str, pairs))}",
+        why=f"The claim is judged with the {PAPER}'s constants. With them, the largest difference to the base is "
+        f"{own.rule.curves.largest} with the rule and {own.fan_in.curves.largest} with fan-in. The window ends at step "
+        f"{windows}. {MARKS}",
+        drawings=tuple(each.drawing for pair in pairs for each in (pair.rule, pair.fan_in)),
     )
+
+
+def _with_fan_in(table: StudyTable, arm: Arm) -> Arm:
+    """Return the arm with fan-in and otherwise the same hyperparameters."""
+    return next(each for each in table.arms if each.hps == arm.hps.replace(rules=FAN_IN))
 
 
 def _side(table: StudyTable, arm: Arm) -> _Side:
     drawing, by_axis = early_curves(table, arm, arm.name.replace(" ", "-"))
     found, sizes = by_axis[AXIS], table.sizes(AXIS)
     return _Side(drawing, found, early_gap(found.losses, table.base(AXIS), sizes[-1], found.until))
-
-
-def _is_worse(fan_in: Gap, rule: Gap) -> bool | None:
-    """Return whether fan-in has the larger gap; a run that diverges early has an infinite one."""
-    if math.isinf(rule.mean) or math.isinf(fan_in.mean):
-        return None if rule.mean == fan_in.mean else math.isinf(fan_in.mean)
-    return is_positive(fan_in.beyond(rule))
 
 
 FINDING = Finding("fan-in-down", "Fig. 11, appendix D.3", CLAIM, CRITERIA, (STUDY,), decide)

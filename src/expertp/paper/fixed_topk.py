@@ -7,17 +7,15 @@ from expertp.paper.finding import Criteria, Finding, Outcome, PaperStudy, Tables
 from expertp.paper.transfer import TRANSFERS, describe_drift, draw_curves
 from expertp.study.table import StudyTable
 
-CLAIM = (
-    "With a fixed number of active experts (kappa -> 0), the optimum moves, and training becomes less stable."
-)
+CLAIM = "With a fixed number of active experts (kappa -> 0), the optimum moves, and training becomes less stable."
 # Octaves by which the best value of the grid moves, by the paper's criterion.
 MOVED = 1.0
 CRITERIA = Criteria(
     paper="The best learning rate of the grid moves by an octave or more; or half of the runs of the largest size fail "
     "at a learning rate at or above zero-shot at which no run of the base does.",
     ours="Optimum: the study's verdict is FAILS; it does not move if the verdict is TRANSFERS. Stability: at learning "
-    "rates at or above zero-shot, significantly more runs of the largest size fail than of the base (Fisher's exact test, "
-    f"one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run fails if it "
+    "rates at or above zero-shot, significantly more runs of the largest size fail than of the base (Fisher's exact "
+    f"test, one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run fails if it "
     f"diverges, or ends {FAILED} nats above the lowest median loss of its size.",
 )
 
@@ -42,9 +40,7 @@ def decide(tables: Tables) -> Outcome:
     transfers, fails_more = TRANSFERS.get(verdict.conclusion), of_largest.are_more_than(of_base)
     optimum = {None: "is open", True: "does not move", False: "moves"}[transfers]
     stability = {None: "open", True: "shown", False: "not shown"}[fails_more]
-    half_fails = [
-        value for value, each in largest.items() if 2 * each.failed >= each.runs and not base[value].failed
-    ]
+    half_fails = [value for value, each in largest.items() if 2 * each.failed >= each.runs and not base[value].failed]
     return Outcome(
         parts=[None if transfers is None else not transfers, fails_more],
         paper_parts=[_moves(table, verdict) or bool(half_fails)],

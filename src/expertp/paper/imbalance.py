@@ -18,8 +18,8 @@ BALANCED = 0.5
 NEAR_ZERO = 0.25
 CRITERIA = Criteria(
     paper="The median over sizes of max |Load - kappa| in the last quarter of training is at most a quarter of kappa.",
-    ours="At every size, max |Load - kappa| in the last quarter of training is at most half of kappa. It is open while a "
-    "size has a diverged run.",
+    ours="At every size, max |Load - kappa| in the last quarter of training is at most half of kappa. It is open while "
+    "a size has a diverged run.",
 )
 
 

@@ -19,8 +19,8 @@ CLAIM = (
 CRITERIA = Criteria(
     paper=f"Every size stays within {COLLAPSED:.0%} of the base's loss until the base has made half of its loss drop.",
     ours="On every axis with three or more sizes, the mean relative gap between neighbouring sizes, from the start to "
-    "half of the base's loss drop, is significantly smaller at the last doubling than at the first, or both are at most "
-    f"{NO_GAP:.1%}.",
+    "half of the base's loss drop, is significantly smaller at the last doubling than at the first, or both are at "
+    f"most {NO_GAP:.1%}.",
 )
 
 # Shown, but not part of the claim.
@@ -73,8 +73,8 @@ def decide(tables: Tables) -> Outcome:
         paper_parts=[each.curves.is_collapsed for each in claimed],
         number=f"gap of the last doubling divided by that of the first: {'; '.join(ratios) or 'unknown'}; largest "
         f"difference to the base {worst.curves.largest} ({worst.study}, {worst.axis})",
-        why=f"A gap is the mean of (loss of the larger size - loss of the smaller) / loss of the smaller in the window, "
-        f"and in theory about 1 / size. {BESIDE.name} is not part of the claim. {MARKS}",
+        why=f"A gap is the mean of (loss of the larger size - loss of the smaller) / loss of the smaller in the "
+        f"window, and in theory about 1 / size. {BESIDE.name} is not part of the claim. {MARKS}",
         drawings=tuple(drawings),
         table=(HEAD, *(each.row for each in found)),
     )

@@ -66,9 +66,9 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
     lines = [
         TITLE,
         "",
-        f"Profile `{profile}`. Each section has the claim of the paper, what was measured here, and a remark. A claim is "
-        "judged twice: by the paper's own criterion, which looks at medians on the grid, and by ours, which asks for more "
-        "than noise.",
+        f"Profile `{profile}`. Each section has the claim of the paper, what was measured here, and a remark.",
+        "A claim is judged twice: by the paper's own criterion, which looks at means or medians, and by ours, which "
+        "asks for more than noise.",
         f"`expertp paper page` writes this page; `expertp paper make NAME --profile {profile} --out DIR` makes a "
         "finding.",
         "Differences are between the same seeds, ± their standard error. They count if they exceed Student's 95% "
@@ -79,14 +79,20 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
     for each in records:
         lines += ["", f"## {each.name}", "", f"{each.where}. {each.claim}", ""]
         lines += [f"![{picture}](findings/{each.name}/{picture}.svg)" for picture in each.pictures]
-        criteria = find(each.name).criteria
-        lines += ["", f"**{each.answer}**: {each.number}. {each.why}", ""]
-        lines += [f"- The paper's criterion: {criteria.paper} **{each.paper_answer or 'not judged'}**"]
-        lines += [f"- Our criterion: {criteria.ours} **{each.answer}**", "", *_as_table(each.table)]
+        lines += ["", f"**{each.answer}**: {each.number}. {each.why}", "", *_criteria(each), *_as_table(each.table)]
         lines += [remarks[each.name], ""] if each.name in remarks else []
         text = f" Text: {', '.join(each.text)}." if each.text else ""
         lines += [f"`expertp paper make {each.name}`: {each.cost}.{text}"]
     return "\n".join([*lines, ""])
+
+
+def _criteria(record: FindingRecord) -> list[str]:
+    """Return both criteria with their answers; nothing for a record that was judged by those of an earlier version."""
+    if record.paper_answer is None:
+        return []
+    criteria = find(record.name).criteria
+    judged = {f"The paper's criterion: {criteria.paper}": record.paper_answer, f"Ours: {criteria.ours}": record.answer}
+    return [*(f"- {criterion} **{found}**" for criterion, found in judged.items()), ""]
 
 
 def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:

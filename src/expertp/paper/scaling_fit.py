@@ -41,8 +41,8 @@ COUNTED = {
 BEST = "non_embedding_active"
 CRITERIA = Criteria(
     paper=f"For every way of counting, a straight line in log(parameters) has an R² of at least {STRAIGHT}.",
-    ours=f"For the parameters that are {COUNTED[BEST]}, which fit best in the paper, the line falls for every seed, and "
-    f"the R² of fits to single seeds is significantly above {STRAIGHT}.",
+    ours=f"For the parameters that are {COUNTED[BEST]}, which fit best in the paper, the line falls for every seed, "
+    f"and the R² of fits to single seeds is significantly above {STRAIGHT}.",
 )
 
 
@@ -68,8 +68,8 @@ def decide(tables: Tables) -> Outcome:
         paper_parts=[fit.r2 >= STRAIGHT for fit in shown.fits.values()],
         number="R² by way of counting parameters: "
         + "; ".join(f"{label} {shown.fits[counted].r2:.3f}" for counted, label in COUNTED.items()),
-        why=f"{models}. The paper reports 0.900, 0.914, 0.844 and 0.933 in this order. {COUNTED[BEST].capitalize()}, by "
-        f"seed: {listed}. {_describe_offset(shown)}",
+        why=f"{models}. The paper reports 0.900, 0.914, 0.844 and 0.933 in this order. {COUNTED[BEST].capitalize()}, "
+        f"by seed: {listed}. {_describe_offset(shown)}",
         drawings=(render("scaling-fit", draw, shown),),
     )
 
@@ -163,4 +163,6 @@ def draw(figure: Figure, fits: ScalingFitData) -> None:
     style.figure_legend(figure, style.handles_of(grid))
 
 
-FINDING = Finding("scaling-fit", "Fig. 12, appendix D.3", CLAIM, CRITERIA, (zero_shot.QUARTER, zero_shot.QUARTER_DEPTH), decide)
+FINDING = Finding(
+    "scaling-fit", "Fig. 12, appendix D.3", CLAIM, CRITERIA, (zero_shot.QUARTER, zero_shot.QUARTER_DEPTH), decide
+)

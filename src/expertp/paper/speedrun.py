@@ -42,7 +42,7 @@ DENSE = PaperStudy(
 def decide(tables: Tables) -> Outcome:
     """Judge the race of the study's only MoE model."""
     moe = tables[MOE.name]
-    return decide_race({axis: moe for axis in moe.axes}, tables[DENSE.name])
+    return decide_race(dict.fromkeys(moe.axes, moe), tables[DENSE.name])
 
 
 FINDING = Finding("speedrun", "Fig. 1, Finding 2.1", CLAIM, CRITERIA, (MOE, DENSE), decide)

@@ -13,10 +13,10 @@ from expertp.paper.finding import Criteria, Finding, Outcome, Tables, is_positiv
 
 CLAIM = "At a fixed number of parameters, more experts are better than larger experts."
 CRITERIA = Criteria(
-    paper="At the largest common scale of two studies, more experts have a lower median loss than larger experts; and at "
+    paper="At the largest common scale of two studies, more experts have a lower median loss than larger experts. With "
     f"a fixed active model: {granularity.CRITERIA.paper}",
-    ours="At the largest common scale of two studies, more experts have a significantly lower loss than larger experts; "
-    f"and at a fixed active model: {granularity.CRITERIA.ours}",
+    ours="At the largest common scale of two studies, more experts have a significantly lower loss than larger "
+    f"experts. With a fixed active model: {granularity.CRITERIA.ours}",
 )
 
 # The same active model, cut into more and more experts.

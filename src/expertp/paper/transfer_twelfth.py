@@ -24,6 +24,4 @@ STUDY_OF_DEPTH = PaperStudy(
     is_adaptive=True,
 )
 
-FINDING = Finding(
-    "transfer-twelfth", "Fig. 4, Finding 1.1", CLAIM, CRITERIA, (STUDY, STUDY_OF_DEPTH), decide_transfer
-)
+FINDING = Finding("transfer-twelfth", "Fig. 4, Finding 1.1", CLAIM, CRITERIA, (STUDY, STUDY_OF_DEPTH), decide_transfer)

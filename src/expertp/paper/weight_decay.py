@@ -1,4 +1,7 @@
-"""Fig. 7, appendix C: final loss over the total decay of a training, tau = steps * lr * weight_decay, at several sizes."""
+"""Fig. 7, appendix C: final loss over the total decay of a training at several sizes.
+
+The total decay is tau = steps * lr * weight_decay.
+"""
 
 from __future__ import annotations
 
