@@ -155,9 +155,8 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             totals = (count(counts.paper_total), count(counts.paper_active))
             rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
-        print(
-            f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas"
-        )
+        in_all = f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs"
+        print(f"{in_all}; parameters by the paper's formulas")
         print(f"{_hours(h100_hours(costs))} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
         print(_describe_time(directory, findings, args.workers))
     if profile.assumed:
