@@ -25,7 +25,7 @@ def test_a_run_fails_if_it_diverges_or_ends_far_above_the_best_median():
         ((2, 4), (0, 4), None),  # p = 0.21: not evidence
         ((4, 4), (0, 4), True),  # p = 1/70
         ((5, 8), (0, 8), True),
-        ((4, 8), (0, 8), None),  # p = 0.077
+        ((3, 8), (0, 8), None),  # p = 0.1
         ((6, 20), (6, 20), None),
         ((0, 20), (3, 20), False),
         ((1, 20), (0, 20), False),

@@ -19,9 +19,7 @@ def decide(ones, paper=PAPER):
     }
     hps = {"lr": 2.0**-7, "init_std": 2.0**-4, "constants": "paper"}
     axes = {"width": {"sizes": [32], **LR}}
-    spec = study(
-        "constants", axes=axes, hps=hps, grids={"log2_lr": RATES}, arms=arms, verdict=None, seeds=[0, 1, 2, 3]
-    )
+    spec = study("constants", axes=axes, hps=hps, grids={"log2_lr": RATES}, arms=arms, verdict=None, seeds=[0, 1, 2, 3])
 
     def loss(run):
         losses = ones if run.hps.constants == "ones" else paper

@@ -27,8 +27,7 @@ def collapse(off, names=NAMES, doublings=2, noise=0.0):
         return records
 
     axes = {
-        axis: {"sizes": [base * 2**place for place in range(doublings + 1)], **LR}
-        for axis, (_, base) in FIELDS.items()
+        axis: {"sizes": [base * 2**place for place in range(doublings + 1)], **LR} for axis, (_, base) in FIELDS.items()
     }
     tables = {name: table(study(name, axes=axes, **AT_CENTRE), records=of(name)) for name in names}
     return loss_collapse.decide(tables)

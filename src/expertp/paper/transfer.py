@@ -46,12 +46,10 @@ def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
 
 def coincides(verdict: Verdict) -> bool | None:
     """Return whether the best values of the grid are the same at all sizes; None where the base has no curve."""
-    base = verdict.base_fit
-    if base is None:
-        return None
-    best = [fit.curve.best_value for fit in verdict.fits.values()]
-    diverges = any(each.cost.value == math.inf for each in verdict.costs)
-    return not diverges and all(is_same(value, base.curve.best_value) for value in best)
+    if any(each.cost.value == math.inf for each in verdict.costs):  # zero-shot runs diverge
+        return False
+    base, best = verdict.base_fit, [fit.curve.best_value for fit in verdict.fits.values()]
+    return None if base is None else all(is_same(value, base.curve.best_value) for value in best)
 
 
 def is_same(one: float, other: float) -> bool:
