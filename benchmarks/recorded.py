@@ -9,7 +9,7 @@ from expertp.study.cells import expand
 from expertp.study.spec import AxisSpec, GridSpec, StudySpec
 from expertp.study.table import Result, StudyTable
 
-RESULTS = Path(__file__).parents[1] / "docs/results/paper/results"
+RESULTS = Path(__file__).parents[1] / "docs/results/verdict/recorded"
 FIELDS = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}
 # Field of a run that tells it apart from others of its table.
 Key = tuple[float, ...]

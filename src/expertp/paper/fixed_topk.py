@@ -15,8 +15,8 @@ CRITERIA = Criteria(
     "at a learning rate at or above zero-shot at which no run of the base does.",
     ours="Optimum: the study's verdict is FAILS; it does not move if the verdict is TRANSFERS. Stability: at learning "
     "rates at or above zero-shot, significantly more runs of the largest size fail than of the base (Fisher's exact "
-    f"test, one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run fails if "
-    f"it diverges, or ends {FAILED} nats above the lowest median loss of its size.",
+    f"test, one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run fails "
+    f"if it diverges, or ends {FAILED} nats above the lowest median loss of its size.",
 )
 
 STUDY = PaperStudy(
