@@ -122,7 +122,7 @@ def judge(**changes):
 def test_more_experts_are_better_in_all_three_comparisons():
     answer, number, _ = judge()
     assert answer == HOLDS
-    by = "loss with experts 2x as large minus loss with 2x as many +0.1200 ± 0.0200; "
+    by = "loss with experts 2x as large (one active expert) minus loss with 2x as many +0.1200 ± 0.0200; "
     assert number.startswith(f"zero-shot-quarter: {by}zero-shot-twelfth: {by}")
     assert number.endswith("active experts: E8A2 minus E16A4 +0.0800 ± 0.0115, E4A1 minus E16A4 +0.1800 ± 0.0115")
 

@@ -22,7 +22,7 @@ def put(folder, name, **changes):
 
 
 def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
-    put(tmp_path, "softmax", verdict="INCONCLUSIVE")
+    put(tmp_path, "softmax", verdict="INCONCLUSIVE", verdict_by_paper="HOLDS")
     put(tmp_path, "speedrun", verdict_by_paper="DOES NOT HOLD AT THIS SCALE")
     text = write_page(tmp_path).read_text()
     row = "| [speedrun](#speedrun) | Fig. 1, Finding 2.1 | DOES NOT HOLD AT THIS SCALE | HOLDS | \\|Load\\| 1.5 |"
@@ -45,8 +45,10 @@ def test_both_criteria_stand_beside_their_answers(tmp_path):
 def test_a_record_of_an_earlier_version_was_not_judged_by_todays_criteria(tmp_path):
     put(tmp_path, "speedrun")
     text = write_page(tmp_path).read_text()
-    assert "| [speedrun](#speedrun) | Fig. 1, Finding 2.1 | - | HOLDS |" in text
+    assert "| [speedrun](#speedrun) | Fig. 9 | - | HOLDS (by an earlier criterion) |" in text
+    assert "**HOLDS (by an earlier criterion)**: |Load| 1.5." in text
     assert "criterion: " not in text
+    assert "Fig. 9. It is so." in text, "the answer belongs to the claim of the record"
 
 
 def test_a_record_is_stored_and_loaded():

@@ -87,24 +87,25 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from expertp.paper.listing import listed_findings
 
-    listed = [
-        {
-            "name": each.name,
-            "where": each.where,
-            "claim": each.claim,
-            "runs": each.runs[args.profile],
-            "is_adaptive": each.is_adaptive[args.profile],
-        }
-        for each in listed_findings()
-    ]
+    findings, profile = listed_findings(), args.profile
     if args.json:
-        print(json.dumps(listed))
-    else:
-        rows = [
-            (each["name"], each["where"], f"{AT_LEAST if each['is_adaptive'] else ''}{each['runs']}", each["claim"])
-            for each in listed
+        trees = [
+            {
+                "name": each.name,
+                "where": each.where,
+                "claim": each.claim,
+                "runs": each.runs[profile],
+                "is_adaptive": each.is_adaptive[profile],
+            }
+            for each in findings
         ]
-        print(columns([("finding", "in the paper", "runs", "claim"), *rows]))
+        print(json.dumps(trees))
+        return 0
+    rows = [
+        (each.name, each.where, f"{AT_LEAST if each.is_adaptive[profile] else ''}{each.runs[profile]}", each.claim)
+        for each in findings
+    ]
+    print(columns([("finding", "in the paper", "runs", "claim"), *rows]))
     return 0
 
 

@@ -148,6 +148,11 @@ class FindingRecord:
     text: tuple[str, ...]
     cost: str
 
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an earlier version has judged the claim, by its only criterion."""
+        return self.paper_answer is None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the tree of finding.json."""
         return {_KEYS.get(name, name): value for name, value in asdict(self).items()}

@@ -60,7 +60,7 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
     """Return the page: an index, then a section per finding."""
     profile = records[0].profile
     index = [
-        (f"[{each.name}](#{each.name})", each.where, each.paper_answer or "-", each.answer, each.number)
+        (f"[{each.name}](#{each.name})", each.where, each.paper_answer or "-", _ours(each), each.number)
         for each in records
     ]
     lines = [
@@ -79,20 +79,28 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
     for each in records:
         lines += ["", f"## {each.name}", "", f"{each.where}. {each.claim}", ""]
         lines += [f"![{picture}](findings/{each.name}/{picture}.svg)" for picture in each.pictures]
-        lines += ["", f"**{each.answer}**: {each.number}. {each.why}", "", *_criteria(each), *_as_table(each.table)]
+        lines += ["", f"**{_ours(each)}**: {each.number}. {each.why}", "", *_criteria(each), *_as_table(each.table)]
         lines += [remarks[each.name], ""] if each.name in remarks else []
         text = f" Text: {', '.join(each.text)}." if each.text else ""
         lines += [f"`expertp paper make {each.name}`: {each.cost}.{text}"]
     return "\n".join([*lines, ""])
 
 
+def _ours(record: FindingRecord) -> str:
+    """Return the answer by our criterion, and whether that criterion was another one."""
+    return f"{record.answer}{' (by an earlier criterion)' if record.is_earlier else ''}"
+
+
 def _criteria(record: FindingRecord) -> list[str]:
-    """Return both criteria with their answers; nothing for a record that was judged by those of an earlier version."""
-    if record.paper_answer is None:
+    """Return both criteria with their answers; nothing for a record of an earlier version, which had others."""
+    if record.is_earlier:
         return []
     criteria = find(record.name).criteria
-    judged = {f"The paper's criterion: {criteria.paper}": record.paper_answer, f"Ours: {criteria.ours}": record.answer}
-    return [*(f"- {criterion} **{found}**" for criterion, found in judged.items()), ""]
+    judged = [
+        (f"The paper's criterion: {criteria.paper}", record.paper_answer),
+        (f"Ours: {criteria.ours}", record.answer),
+    ]
+    return [*(f"- {criterion} **{found}**" for criterion, found in judged), ""]
 
 
 def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:

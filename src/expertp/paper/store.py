@@ -12,7 +12,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from expertp.data import PrepareOptions, prepare
@@ -155,7 +155,10 @@ def _cost(tables: Iterable[StudyTable]) -> str:
 
 
 def read_records(path: Path) -> list[FindingRecord]:
-    """Return the findings in a directory, in the catalogue's order, with the claims as the catalogue has them now."""
+    """Return the findings in a directory, in the catalogue's order, with the claims as the catalogue has them now.
+
+    A record of an earlier version keeps its own claim: its answer was given to that one.
+    """
     found = []
     for finding in FINDINGS:
         place = path / "findings" / finding.name / "finding.json"
@@ -164,7 +167,8 @@ def read_records(path: Path) -> list[FindingRecord]:
         remedy = f"make it again with `expertp paper make {finding.name}`"
         tree = read_record(place, dict, remedy)
         try:
-            found.append(FindingRecord.from_dict({**tree, "where": finding.where, "claim": finding.claim}))
+            record = FindingRecord.from_dict(tree)
+            found.append(record if record.is_earlier else replace(record, where=finding.where, claim=finding.claim))
         except ValueError:
             raise DamagedError(f"{place}: damaged (not the record of a finding); {remedy}") from None
     if not found:
