@@ -117,6 +117,7 @@ def test_a_finding_is_made_resumed_and_published(out, tiny_profile, tmp_path, ca
     assert main(command) == 0
     said = capsys.readouterr()
     assert "fan-in-down (Fig. 11" in said.out
+    assert "by the paper's criterion: " in said.out
     assert "with the rule" in said.out
     assert "EXPERTP_CORPORA is not set; the built-in corpus is used instead" in said.err
     assert main([*command, "--dry-run"]) == 0

@@ -230,7 +230,9 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
             made.append(record)
             if not args.json:
                 table = [columns(record.table)] if record.table else []
-                lines = [record.claim, record.number, record.why, *table, record.cost, str(directory.folder(finding))]
+                by_paper = f"by the paper's criterion: {record.paper_answer}"
+                measured = [record.claim, by_paper, record.number, record.why, *table]
+                lines = [*measured, record.cost, str(directory.folder(finding))]
                 print(f"{record.name} ({record.where}): {record.answer}")
                 print(indent("\n".join(lines), "  "))
     if args.json:

@@ -6,6 +6,7 @@ horizons, so that the effect of horizon and schedule is told apart from that of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from expertp.analysis.curve_fit import CurveFit, fit_curve, pooled_noise
@@ -59,6 +60,12 @@ class _Compared:
         long = self.verdict.base_fit
         return (long.optimum - self.fit.optimum).estimate() if long and self.fit else UNKNOWN
 
+    @property
+    def is_same(self) -> bool:
+        """Whether the larger model's best value of the grid is that of the base on the short horizon."""
+        has_best = math.isfinite(self.target.medians[self.target.best_place])  # else runs diverge at every value
+        return has_best and is_same(self.target.best_value, self.short.best_value)
+
 
 def decide(tables: Tables) -> Outcome:
     """Judge the larger model by the base on the same horizon, and show how far the horizon moves the base's optimum."""
@@ -73,8 +80,7 @@ def decide(tables: Tables) -> Outcome:
         (render(STUDY.name, curves.draw, curves.named_data(axis, drawn)),),
         f"base's optimum at {steps[1]} steps minus that at {steps[0]}, in octaves: {shifts}; ",
     )
-    same = [is_same(each.target.best_value, each.short.best_value) for each in found.values()]
-    return replace(outcome, paper_parts=same)
+    return replace(outcome, paper_parts=[each.is_same for each in found.values()])
 
 
 def _compare(short: StudyTable, long: StudyTable, verdict: Verdict) -> _Compared:
