@@ -10,6 +10,7 @@ import pytest
 
 import expertp
 from expertp.cli.main import main
+from expertp.paper import profile as profiles
 from expertp.paper.catalogue import FINDINGS, STUDIES
 from expertp.paper.cost import runs_by_finding
 from expertp.paper.finding import PaperStudy
@@ -149,8 +150,8 @@ def test_a_finding_is_made_resumed_and_published(out, tiny_profile, tmp_path, ca
 @pytest.mark.heavy
 def test_an_adaptive_study_of_a_finding_keeps_its_cells(tiny_profile, tmp_path, monkeypatch, capsys):
     name = "joint-scale"
-    studies = {name: replace(tiny_studies(load_profile("cpu"))[name], is_adaptive=True)}
-    monkeypatch.setattr("expertp.paper.profile.STUDIES", studies)
+    adaptive = replace(profiles.STUDIES[name], is_adaptive=True)
+    monkeypatch.setattr("expertp.paper.profile.STUDIES", {name: adaptive})
     monkeypatch.setattr("expertp.paper.profile.load_profile", lambda _: tiny_profile.replace(minutes=0.001))
     command = ["paper", "make", name, "--out", str(tmp_path / "out"), "--workers", "1", "--json"]
     assert main(command) == 0

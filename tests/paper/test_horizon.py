@@ -3,21 +3,25 @@ import io
 import math
 
 import pytest
-from made_tables import HOLDS, NOT, UNSURE, both_grids, table, valley
+from made_tables import BATCH, HOLDS, NOT, STEPS, UNSURE, both_grids, table, valley
 
 from expertp.paper import horizon
 
 
 def decide(short, long):
     joint = {"larger": {"models": [{"n_embd": 64, "n_layer": 4}]}}  # four times the base
-    specs = {"transfer-quarter": both_grids("transfer-quarter"), "horizon": both_grids("horizon", axes={}, joint=joint)}
+    train = {"data": "none", "steps": 3 * STEPS, "batch_tokens": BATCH, "eval_every": 2}
+    specs = {
+        "transfer-quarter": both_grids("transfer-quarter"),
+        "horizon": both_grids("horizon", axes={}, joint=joint, train=train),
+    }
     return horizon.decide({name: table(spec, short if name != "horizon" else long) for name, spec in specs.items()})
 
 
 def test_a_horizon_that_moves_no_optimum_holds_by_both_criteria():
     found = decide(valley, lambda run: valley(run, lr=-6.9))
     assert (found.answer, found.paper_answer) == (HOLDS, HOLDS)
-    assert found.number.startswith("base's optimum at 8 steps minus that at 8, in octaves: lr +0.10 [")
+    assert found.number.startswith("base's optimum at 24 steps minus that at 8, in octaves: lr +0.10 [")
     assert "init std +0.00 [" in found.number
     assert "2 curves: 2 TRANSFERS; " in found.number
     assert "lr along larger, 0.0004 [" in found.number
