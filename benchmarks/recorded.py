@@ -9,7 +9,7 @@ from expertp.study.cells import expand
 from expertp.study.spec import AxisSpec, GridSpec, StudySpec
 from expertp.study.table import Result, StudyTable
 
-RESULTS = Path(__file__).parents[1] / "docs/results/paper/results"
+RESULTS = Path(__file__).parents[1] / "docs/results/verdict/recorded"
 # Steps of warm-up of all recorded runs.
 WARMUP = 100
 FIELDS = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}

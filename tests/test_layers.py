@@ -49,11 +49,13 @@ INSIDE = {
     ),
     "paper": (
         ("listing",),
-        ("finding", "results"),
+        ("constants", "finding", "results"),
         ("collapse", "granularity", "race", "transfer"),  # shared by several findings
         ("bias_shift", "constants_loss", "fan_in_down", "fixed_topk", "joint_scale", "medium", "soft_router"),
-        ("speedrun", "tradeoff_long", "transfer_quarter", "transfer_twelfth", "weight_decay"),
-        ("horizon", "loss_collapse", "scaling_fit", "softmax", "tradeoff"),  # use the study of another finding
+        ("tradeoff_long", "transfer_quarter", "weight_decay"),
+        ("horizon", "softmax", "transfer_twelfth"),  # use the study of another finding
+        ("zero_shot",),
+        ("loss_collapse", "scaling_fit", "speedrun", "tradeoff"),
         ("imbalance",),
         ("constants_load",),
         ("catalogue",),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from analysis.surfaces import size_of
 
-from expertp.analysis.collapse import collapse, crossings, smoothed
+from expertp.analysis.collapse import NO_GAP, collapse, crossings, early_gap, shrinkage, smoothed
 from expertp.analysis.seed_curves import SeedCurves
 
 STEPS = 400
@@ -139,3 +139,64 @@ def test_curves_on_each_other_hardly_cross():
 def test_smoothing_keeps_a_straight_line():
     line = np.arange(50.0)
     assert np.allclose(smoothed(line, 9), line)
+
+
+def apart(*gaps, **changes):
+    """Return losses of sizes 1, 2, 4 ...; each lies by a gap above the size before it."""
+    factors = np.cumprod([1.0, *(1 + gap for gap in gaps)])
+    return by_size(*((2.0**place, BASE * factor) for place, factor in enumerate(factors)), **changes)
+
+
+def test_a_gap_is_the_mean_relative_difference_in_its_window():
+    later = BASE * np.where(T <= 50, 1.02, 2.0)
+    losses = by_size(1.0, (2.0, later), batch_noise=0.0, own_noise=0.0)
+    small, large = losses
+    found = early_gap(losses, small, large, until=46)  # the running mean reaches four steps further
+    assert found.by_seed == {0: pytest.approx(0.02), 1: pytest.approx(0.02), 2: pytest.approx(0.02)}
+    assert str(found) == "+2%"
+    assert early_gap(losses, small, large, until=100).mean > 0.3
+
+
+def test_gaps_that_halve_per_doubling_shrink_as_in_theory():
+    found = shrinkage(apart(0.02, 0.01), until=50)
+    assert (found.first.larger.scale, found.last.larger.scale) == (2, 4)
+    assert found.is_shrinking is True
+    assert found.ratio == pytest.approx(0.5, rel=0.05)
+    assert found.expected == 0.5
+    assert shrinkage(apart(0.02, 0.02, 0.01), until=50).expected == 0.25
+
+
+def test_a_gap_shrinks_whichever_sign_it_has():
+    assert shrinkage(apart(-0.02, 0.01), until=50).is_shrinking is True
+    assert shrinkage(apart(0.01, -0.02), until=50).is_shrinking is False
+
+
+def test_gaps_that_grow_or_that_noise_decides_do_not_shrink():
+    assert shrinkage(apart(0.01, 0.02), until=50).is_shrinking is False
+    assert shrinkage(apart(0.02, 0.019, own_noise=0.5), until=50).is_shrinking is None
+
+
+def test_gaps_too_small_to_matter_need_not_shrink():
+    assert shrinkage(apart(0.5 * NO_GAP, 0.9 * NO_GAP), until=50).is_shrinking is True
+    assert shrinkage(apart(0.5 * NO_GAP, 2 * NO_GAP), until=50).is_shrinking is False
+
+
+def test_noise_around_no_gap_does_not_add_up():
+    losses = apart(0.0, 0.02, own_noise=0.1)
+    found = shrinkage(losses, until=50)
+    assert found.first.mean == pytest.approx(np.mean(list(found.first.by_seed.values())))
+    assert found.last.beyond(found.first).mean == pytest.approx(abs(found.last.mean) - abs(found.first.mean))
+
+
+def test_a_run_that_diverges_in_the_window_has_no_gap_and_shrinks_nothing():
+    losses = apart(0.02, 0.01)
+    list(losses.values())[-1].values_ST[1, 20:] = math.nan
+    found = shrinkage(losses, until=50)
+    assert found.last.by_seed[1] == math.inf
+    assert (str(found.last), found.is_shrinking) == ("unknown, a run diverges", False)
+    assert math.isnan(found.ratio)
+    assert shrinkage(losses, until=15).is_shrinking is True
+
+
+def test_two_sizes_have_one_gap_and_no_shrinkage():
+    assert shrinkage(apart(0.02), until=50) is None

@@ -3,13 +3,14 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import expertp
 from expertp.cli.main import main
+from expertp.paper import profile as profiles
 from expertp.paper.catalogue import FINDINGS, STUDIES
 from expertp.paper.cost import runs_by_finding
 from expertp.paper.finding import PaperStudy
@@ -28,12 +29,18 @@ def tiny_studies(profile):
         study = profile.study(name, "data")
         small = {field: _scaled(field, getattr(study.base, field)) for field in ("n_embd", "n_layer")}
         axes = {
-            axis: {"sizes": _sizes(axis, spec.sizes), "sweep": list(spec.sweep)} for axis, spec in study.axes.items()
+            axis: {
+                "sizes": _sizes(axis, spec.sizes),
+                "sweep": list(spec.sweep),
+                "sweep_at": spec.sweep_at and _sizes(axis, spec.sweep_at),
+            }
+            for axis, spec in study.axes.items()
         }
         joint = {
             key: {
                 "models": [{field: _scaled(field, value) for field, value in model.items()} for model in spec.models],
                 "sweep": list(spec.sweep),
+                "sweep_at": spec.sweep_at,
             }
             for key, spec in study.joint.items()
         }
@@ -42,6 +49,7 @@ def tiny_studies(profile):
                 "axes": list(each.axes),
                 "retune": {axis: _sizes(axis, sizes) for axis, sizes in each.retune.items()},
                 "hps": each.hps,
+                "control": list(each.control),
             }
             for key, each in study.arms.items()
         }
@@ -51,8 +59,8 @@ def tiny_studies(profile):
             "axes": axes,
             "joint": joint,
             "arms": arms,
-            "train": {"schedule": study.train.schedule, "eval_every": 1 if study.train.eval_every < 300 else 6},
-            "grids": {hp: values and list(values[:3]) for hp, values in study.grids.model_dump().items()},
+            "train": {"schedule": study.train.schedule, "eval_every": 1 if study.train.eval_every < 500 else 6},
+            "grids": {hp: values and list(values[:5]) for hp, values in study.grids.model_dump().items()},
             "seeds": [0, 1],
         }
         studies[name] = PaperStudy(name, cpu={**own.cpu, **changes}, paper={}, both=own.both)
@@ -60,9 +68,7 @@ def tiny_studies(profile):
 
 
 def _scaled(field, value):
-    return {"n_embd": lambda n: round(n / 6 / 8) * 8, "n_layer": lambda n: max(1, n // 2)}.get(field, lambda n: n)(
-        value
-    )
+    return {"n_embd": lambda n: n // 8, "n_layer": lambda n: max(1, n // 2)}.get(field, lambda n: n)(value)
 
 
 def _sizes(axis, sizes):
@@ -96,7 +102,7 @@ def tiny_profile(monkeypatch):
 def test_every_finding_is_made_from_its_studies(name, out, tiny_profile, capsys):
     assert main(["paper", "make", name, "--out", str(out), "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)
-    assert record["verdict"] in ("HOLDS", "DOES NOT HOLD AT THIS SCALE", "INCONCLUSIVE")
+    assert {record["verdict"], record["verdict_by_paper"]} <= {"HOLDS", "DOES NOT HOLD AT THIS SCALE", "INCONCLUSIVE"}
     assert record["number"]
     folder = out / "findings" / name
     for picture in record["pictures"]:
@@ -112,6 +118,7 @@ def test_a_finding_is_made_resumed_and_published(out, tiny_profile, tmp_path, ca
     assert main(command) == 0
     said = capsys.readouterr()
     assert "fan-in-down (Fig. 11" in said.out
+    assert "by the paper's criterion: " in said.out
     assert "with the rule" in said.out
     assert "EXPERTP_CORPORA is not set; the built-in corpus is used instead" in said.err
     assert main([*command, "--dry-run"]) == 0
@@ -138,6 +145,19 @@ def test_a_finding_is_made_resumed_and_published(out, tiny_profile, tmp_path, ca
     both = [json.loads((each / "findings" / "fan-in-down" / "finding.json").read_text()) for each in (out, again)]
     assert both[0]["verdict"] == both[1]["verdict"]
     assert both[0]["number"] == both[1]["number"]
+
+
+@pytest.mark.heavy
+def test_an_adaptive_study_of_a_finding_keeps_its_cells(tiny_profile, tmp_path, monkeypatch, capsys):
+    name = "joint-scale"
+    adaptive = replace(profiles.STUDIES[name], is_adaptive=True)
+    monkeypatch.setattr("expertp.paper.profile.STUDIES", {name: adaptive})
+    monkeypatch.setattr("expertp.paper.profile.load_profile", lambda _: tiny_profile.replace(minutes=0.001))
+    command = ["paper", "make", name, "--out", str(tmp_path / "out"), "--workers", "1", "--json"]
+    assert main(command) == 0
+    chosen = tmp_path / "docs/results" / f"{name}-chosen.yaml"
+    assert main(["paper", "page", "--out", str(tmp_path / "out"), "--to", str(tmp_path / "docs")]) == 0
+    assert "axis: together" in chosen.read_text()
 
 
 @pytest.mark.heavy
@@ -177,7 +197,13 @@ def test_the_list_has_all(capsys):
 def test_the_list_is_that_of_the_catalogue(capsys, request):
     runs = {name: runs_by_finding(load_profile(name), FINDINGS) for name in PROFILES}
     expected = [
-        Listed(each.name, each.where, each.claim, {name: len(runs[name][each.name]) for name in PROFILES})
+        Listed(
+            each.name,
+            each.where,
+            each.claim,
+            {name: len(runs[name][each.name]) for name in PROFILES},
+            {name: any(load_profile(name).is_adaptive(study.name) for study in each.studies) for name in PROFILES},
+        )
         for each in FINDINGS
     ]
     if request.config.getoption("--update-golden"):
@@ -187,6 +213,22 @@ def test_the_list_is_that_of_the_catalogue(capsys, request):
     assert main(["paper", "list", "--json", "--profile", "paper"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [each["runs"] for each in printed] == [each.runs["paper"] for each in expected]
+    assert not any(each["is_adaptive"] for each in printed)
+
+
+@pytest.mark.heavy
+def test_the_runs_of_an_adaptive_study_are_the_fewest(capsys):
+    assert main(["paper", "list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert " at least " in lines["transfer-quarter"]
+    assert " at least " not in lines["fixed-topk"]
+    assert main(["paper", "make", "softmax", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("softmax, profile cpu: at least ")
+    assert "adaptive studies add runs until their verdicts are decided, for at most 100 minutes each" in said
+    assert "in all at least " in said
+    assert main(["paper", "make", "fixed-topk", "--dry-run"]) == 0
+    assert "at least" not in capsys.readouterr().out
 
 
 @pytest.mark.heavy

@@ -89,11 +89,15 @@ def shifts(last):
     return bias_shift.BiasShiftData(made, 100)
 
 
-@pytest.mark.parametrize(("last", "answer", "change"), [(0.203, HOLDS, "+1.5%"), (0.19, NOT, "-5.0%")])
-def test_bias_shifts_are_level_by_their_last_doubling(monkeypatch, last, answer, change):
+@pytest.mark.parametrize(
+    ("last", "answer", "by_paper", "change"),
+    [(0.203, HOLDS, HOLDS, "+1.5%"), (0.19, NOT, HOLDS, "-5.0%"), (0.23, NOT, NOT, "+15.0%")],
+)
+def test_bias_shifts_are_level_by_their_last_doubling_or_flat(monkeypatch, last, answer, by_paper, change):
     monkeypatch.setattr(bias_shift, "data", lambda **_: shifts(last))
-    found, number, why = read(bias_shift.decide({}))
-    assert found == answer
+    outcome = bias_shift.decide({})
+    found, number, why = read(outcome)
+    assert (found, outcome.paper_answer) == (answer, by_paper)
     assert "with 32 experts" in number
     assert number.endswith(f": 10.1% (+1.0%) at kappa 1/2, {last:.1%} ({change}) at kappa 1/4")
     ratio = max(0.2, last) / min(0.2, last)  # with a quarter active, 8 experts have too few

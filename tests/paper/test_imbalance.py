@@ -13,25 +13,35 @@ def balance(wide, seed_1=None):
     axes = {"width": {"sizes": [32, 64], **LR}}
     specs = {name: study(name, axes=axes, **{**AT_CENTRE, "seeds": [0, 1]}) for name in ("short", "long")}
     even = table(specs["short"], records=lambda _: loads([0.7] * (STEPS - 2) + [0.025] * 2))
-    return read(imbalance.decide({"short": even, "long": table(specs["long"], records=records)}))
+    return imbalance.decide({"short": even, "long": table(specs["long"], records=records)})
 
 
 def test_loads_are_balanced_when_they_are_late_in_training():
-    answer, number, why = balance([0.1, 0.08])
-    assert answer == HOLDS
+    found = balance([0.1, 0.08])
+    answer, number, why = read(found)
+    assert answer == found.paper_answer == HOLDS
     assert "an s.d. of 15.3% of kappa" in why  # sqrt(3/4 / 32) of the 32 tokens that an expert should get
     # Over kappa = 1/4: 0.1, 0.1 in the short study, 0.2 and 0.36 in the long one.
     assert number.endswith(": median 0.15, largest 0.36 (long, width 64)")
 
 
 def test_an_expert_without_a_token_is_no_balance():
-    answer, number, _ = balance([0.25, 0.25])
+    found = balance([0.25, 0.25])
+    answer, number, _ = read(found)
     assert answer == NOT
+    assert found.paper_answer == HOLDS, "the median over sizes is 0.15 of kappa"
     assert number.endswith("largest 1.00 (long, width 64)")
 
 
+def test_by_the_papers_criterion_most_sizes_fall_to_near_zero():
+    spec = study("s", axes={"width": {"sizes": [32, 64], **LR}}, **AT_CENTRE)
+    for late, answer in ((0.06, HOLDS), (0.07, NOT)):  # kappa is 1/4
+        found = imbalance.decide({"s": table(spec, records=lambda _, late=late: loads([0.7] * 6 + [late] * 2))})
+        assert (found.answer, found.paper_answer) == (HOLDS, answer)
+
+
 def test_loads_of_a_run_that_diverges_are_unknown_and_not_those_of_its_start():
-    answer, number, why = balance([0.05, 0.05], seed_1=[0.01] * 3)
+    answer, number, why = read(balance([0.05, 0.05], seed_1=[0.01] * 3))
     assert answer == UNSURE
     assert number.endswith(": median 0.10, largest 0.20 (long, width 32)")
     assert why.endswith("because a run diverges: long, width 64.")

@@ -22,12 +22,11 @@ def put(folder, name, **changes):
 
 
 def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
-    put(tmp_path, "softmax", verdict="INCONCLUSIVE")
-    put(tmp_path, "speedrun")
+    put(tmp_path, "softmax", verdict="INCONCLUSIVE", verdict_by_paper="HOLDS")
+    put(tmp_path, "speedrun", verdict_by_paper="DOES NOT HOLD AT THIS SCALE")
     text = write_page(tmp_path).read_text()
-    assert text.index("| [speedrun](#speedrun) | Fig. 1, Finding 2.1 | HOLDS | \\|Load\\| 1.5 |") < text.index(
-        "| [softmax]"
-    )
+    row = "| [speedrun](#speedrun) | Fig. 1, Finding 2.1 | DOES NOT HOLD AT THIS SCALE | HOLDS | \\|Load\\| 1.5 |"
+    assert text.index(row) < text.index("| [softmax]")
     assert text.index("## speedrun") < text.index("## softmax")
     assert "![two](findings/softmax/two.svg)" in text
     assert "**INCONCLUSIVE**: |Load| 1.5. Because." in text
@@ -36,8 +35,24 @@ def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
     assert text == as_markdown(read_records(tmp_path), {})
 
 
+def test_both_criteria_stand_beside_their_answers(tmp_path):
+    put(tmp_path, "speedrun", verdict_by_paper="DOES NOT HOLD AT THIS SCALE")
+    text = write_page(tmp_path).read_text()
+    assert "- The paper's criterion: The MoE's mean final loss is at most that of the tuned dense model. **DOES" in text
+    assert "- Ours: The MoE's final loss is at most 0.02 nats above" in text
+
+
+def test_a_record_of_an_earlier_version_was_not_judged_by_todays_criteria(tmp_path):
+    put(tmp_path, "speedrun")
+    text = write_page(tmp_path).read_text()
+    assert "| [speedrun](#speedrun) | Fig. 9 | - | HOLDS (by an earlier criterion) |" in text
+    assert "**HOLDS (by an earlier criterion)**: |Load| 1.5." in text
+    assert "criterion: " not in text
+    assert "Fig. 9. It is so." in text, "the answer belongs to the claim of the record"
+
+
 def test_a_record_is_stored_and_loaded():
-    tree = {**RECORD, "name": "softmax", "table": [["axis"], ["width"]]}
+    tree = {**RECORD, "name": "softmax", "table": [["axis"], ["width"]], "verdict_by_paper": "INCONCLUSIVE"}
     record = FindingRecord.from_dict(tree)
     assert record.answer == "HOLDS"
     assert json.loads(json.dumps(record.to_dict())) == tree

@@ -54,15 +54,70 @@ def test_an_axis_of_the_cpu_profile_grows_four_times_or_stays_at_the_base(study)
 
 
 @pytest.mark.heavy
-def test_transfers_have_lr_and_init_on_four_axes_and_four_seeds():
+def test_transfers_have_lr_and_init_on_four_axes_and_controls_on_cpu():
+    for name in ("transfer-quarter", "transfer-twelfth"):
+        for profile in (CPU, PAPER):
+            specs = [profile.study(study, "data") for study in (name, f"{name}-depth")]
+            assert [list(spec.axes) for spec in specs] == [["width", "experts", "alpha"], ["depth"]]
+            for spec in specs:
+                assert all(swept_on(spec, axis) == ("log2_lr", "log2_init_std") for axis in spec.axes)
+        controls = [
+            {axis for arm in CPU.study(each, "").arms.values() for axis in arm.control}
+            for each in (name, f"{name}-depth")
+        ]
+        assert controls == [{"width", "experts", "alpha"}, {"depth"}]
     for profile in (CPU, PAPER):
-        for name in ("transfer-quarter", "transfer-twelfth"):
-            study = profile.study(name, "data")
-            assert set(study.axes) == {"width", "depth", "experts", "alpha"}
-            assert all(swept_on(study, axis) == ("log2_lr", "log2_init_std") for axis in study.axes)
-            assert len(study.seeds) == 4
-    assert PAPER.study("transfer-quarter", "").base.kappa == Fraction(1, 4)
-    assert PAPER.study("transfer-twelfth", "").base.kappa == Fraction(1, 12)
+        assert profile.study("transfer-quarter", "").base.kappa == Fraction(1, 4)
+        assert profile.study("transfer-twelfth", "").base.kappa == Fraction(1, 12)
+
+
+def test_the_grids_of_cpu_are_half_octaves_around_what_the_pilot_has_chosen():
+    study = CPU.study("weight-decay", "data").replace(chosen=None)
+    grids = CPU.common["grids"]
+    centre_lr, centre_init = math.log2(study.hps.lr), math.log2(study.hps.init_std)
+    assert [value - centre_lr for value in grids["log2_lr"]] == [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
+    assert {-1, -0.5, 0, 0.5, 1} <= {value - centre_init for value in grids["log2_init_std"]}
+    assert study.hps.constants == "paper"
+
+
+def test_an_adaptive_study_begins_with_few_cells_where_the_profile_has_a_limit_of_time():
+    assert CPU.minutes == 100
+    assert CPU.is_adaptive("transfer-quarter")
+    assert not CPU.is_adaptive("fixed-topk")
+    assert not PAPER.is_adaptive("transfer-quarter")
+    assert CPU.study("transfer-quarter", "data").chosen is not None
+    assert PAPER.study("transfer-quarter", "data").chosen is None
+
+
+def test_learning_rates_in_octaves_go_with_the_studys_own():
+    tuned = CPU.study("transfer-quarter-tuned", "data")
+    assert tuned.hps.lr == 1 / 256
+    assert tuned.grids.log2_lr == (-9.5, -9, -8.5, -8, -7.5, -7, -6.5)
+    control = CPU.study("fixed-topk", "data")
+    assert [value - math.log2(control.hps.lr) for value in control.grids.log2_lr] == [-1, -0.5, 0, 0.5, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("zero_shot", "transfer"),
+    [
+        ("zero-shot-quarter", "transfer-quarter"),
+        ("zero-shot-quarter-depth", "transfer-quarter-depth"),
+        ("zero-shot-quarter-tuned", "transfer-quarter-tuned"),
+        ("zero-shot-twelfth", "transfer-twelfth"),
+    ],
+)
+def test_zero_shot_studies_have_all_sizes_and_share_the_other_runs(zero_shot, transfer):
+    ours, theirs = (unique_runs(expand(CPU.study(name, "data"))) for name in (zero_shot, transfer))
+    assert CPU.corpus_of(zero_shot) == CPU.corpus_of(transfer)
+    spec = CPU.study(zero_shot, "data")
+    assert all([size.scale for size in sizes(spec, axis)] == [1, 2, 4] for axis in spec.axes)
+    between = {run for run in ours if run not in theirs}
+    assert len(between) == len(spec.axes) * len(spec.seeds)
+
+
+def test_speedrun_and_horizon_share_their_zero_shot_runs():
+    ours, theirs = (set(unique_runs(expand(CPU.study(name, "data")))) for name in ("speedrun", "horizon"))
+    assert ours < theirs
 
 
 def paper_counts(name):
@@ -90,12 +145,16 @@ def test_the_papers_own_settings():
 
 @pytest.mark.heavy
 def test_findings_share_their_runs():
-    together = [find(name) for name in ("transfer-quarter", "loss-collapse", "transfer-twelfth", "scaling-fit")]
-    apart = sum(cost(CPU, [each]).runs for each in (find("transfer-quarter"), find("transfer-twelfth")))
-    assert cost(CPU, together).runs == apart
-    both = cost(CPU, [find("transfer-quarter"), find("constants-loss")]).runs
-    alone = cost(CPU, [find("transfer-quarter")]).runs + cost(CPU, [find("constants-loss")]).runs
-    assert both == alone - 7 * 4  # the base over learning rates
+    def runs(*names):
+        return cost(CPU, [find(name) for name in names]).runs
+
+    assert runs("loss-collapse", "scaling-fit", "tradeoff") < sum(
+        map(runs, ("loss-collapse", "scaling-fit", "tradeoff"))
+    )
+    # The base over the learning rates of both grids: -8, -7 and -6 with two seeds, and zero-shot with a third.
+    both = runs("transfer-quarter", "constants-loss")
+    assert both < runs("transfer-quarter") + runs("constants-loss") - 3 * 2
+    assert runs("constants-loss", "constants-load") == runs("constants-loss")
 
 
 def test_cost_counts_a_run_once():
@@ -111,7 +170,7 @@ def test_a_study_takes_the_first_corpus_of_its_profile_unless_it_names_another()
     assert [each.corpus_of("speedrun") for each in (CPU, PAPER)] == ["novels", "fineweb"]
     assert [each.corpus_of("transfer-twelfth") for each in (CPU, PAPER)] == ["k8s-docs", "c4"]
     for profile in (CPU, PAPER):
-        assert profile.study("medium-twelfth", "data").base.n_exp == 12
+        assert profile.study("medium-twelfth", "data").base.kappa == Fraction(1, 12)
 
 
 def test_text_comes_from_a_folder_or_the_built_in_corpus(tmp_path, monkeypatch):
@@ -134,16 +193,31 @@ def test_a_name_that_is_no_finding_is_refused():
         load_profile("gpu")
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_models_that_a_race_names_are_in_both_profiles(name):
+@pytest.mark.parametrize(("name", "larger"), [("cpu", "E8A2"), ("paper", "E4A1")])
+def test_models_that_a_race_names_are_in_both_profiles(name, larger):
     profile = load_profile(name)
-    assert list(profile.study("speedrun", "data").joint) == ["E4A1"]
-    assert list(profile.study("medium", "data").joint) == ["E4A1", "E16A4"]
-    assert list(profile.study("medium-twelfth", "data").joint) == ["E12A1"]
+    assert list(profile.study("speedrun", "data").joint) == [larger]
+    models = {larger: "speedrun", "E4A1": "medium", "E16A4": "medium", "E12A1": "medium-twelfth"}
+    for axis, study in models.items():
+        spec = profile.study(study, "data")
+        model = sizes(spec, axis)[-1].model
+        assert f"E{model.n_exp}A{model.n_act}" == axis
+        dense = profile.study(f"{study.removesuffix('-twelfth')}-dense", "data").base
+        assert (dense.n_embd, dense.n_layer) == (model.n_embd, model.n_layer)
+        assert dense.alpha_ffn == model.n_act * model.alpha_ffn
     for study in ("speedrun-dense", "medium-dense"):
         spec = profile.study(study, "data")
         values = len(spec.grids.log2_lr) + len(spec.grids.log2_init_std) - 1  # its centre is on both grids
         assert len(unique_runs(expand(spec))) == values * len(spec.seeds)
+
+
+def test_models_of_one_granularity_study_have_the_same_active_size():
+    for study in ("granularity", "granularity-long"):
+        spec = CPU.study(study, "data")
+        models = [sizes(spec, axis)[-1].model for axis in spec.joint]
+        assert {model.n_act * model.alpha_ffn for model in models} == {4}
+        assert {model.kappa for model in models} == {Fraction(1, 4)}
+        assert min(model.n_act for model in models) == 1
 
 
 @pytest.mark.heavy
@@ -159,15 +233,18 @@ def test_what_is_derived_from_the_base_learning_rate_goes_with_it(profile):
         assert tau == pytest.approx(float(name.removeprefix("tau ")), rel=0.01)
 
 
-def test_the_cpu_profile_holds_what_was_tuned_at_its_base():
+def test_the_tuned_constants_are_those_that_were_found_at_a_smaller_base():
     folder = Path(__file__).parents[2] / "docs" / "results"
-    tuned = load_study(folder / "constants" / "study.yaml")
-    profile = CPU.study("transfer-quarter", "data")
     preset = read_yaml((folder / "constants" / "preset.yaml").read_text())["hps"]
-    assert profile.hps == build(BaseHPs, {"bias_lr": 0.1, **preset}, "preset")
-    assert profile.base == tuned.base
-    told = {"data", "log_every"}
-    assert profile.train.model_dump(exclude=told) == tuned.train.model_dump(exclude=told)
+    found, spec = build(BaseHPs, preset, "preset"), CPU.study("constants", "data")
+    tuned = arm_hps(spec, "tuned")
+    assert (tuned.constants, tuned.lr) == (found.constants, found.lr)
+    assert spec.hps.constants == "paper"
+    assert load_study(folder / "constants" / "study.yaml").base != spec.base
+
+
+def test_the_page_about_constants_has_the_numbers_of_its_table():
+    folder = Path(__file__).parents[2] / "docs" / "results"
     with (folder / "constants" / "path.csv").open() as file:
         taken = [row for row in csv.DictReader(file) if row["verdict"] == "taken"]
     page = (folder / "constants.md").read_text()

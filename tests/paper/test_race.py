@@ -162,8 +162,33 @@ def tables(moe, dense=DENSE, lost=(), noise=0.0, seeds=3):
 
 
 def decide(moe, *args, ahead=(), equal=(), **settings):
+    return read(outcome(moe, *args, ahead=ahead, equal=equal, **settings))
+
+
+def outcome(moe, *args, ahead=(), equal=(), **settings):
     ours, theirs = tables(moe, *args, **settings)
-    return read(race.decide_race(dict.fromkeys(moe, ours), theirs, ahead, equal))
+    return race.decide_race(dict.fromkeys(moe, ours), theirs, ahead, equal)
+
+
+@pytest.mark.parametrize(
+    ("ends", "answer"),
+    [
+        ((3.5, 3.4, 3.41), HOLDS),
+        ((3.51, 3.4, 3.41), NOT),  # a hundredth behind the dense model
+        ((3.4, 3.4, 3.4), NOT),  # not below A
+        ((3.4, 3.3, 3.33), NOT),  # not equal
+    ],
+)
+def test_by_the_papers_criterion_means_are_compared(ends, answer):
+    moe = {name: [5, 4, 3.9, end] for name, end in zip(("A", "B", "C"), ends, strict=True)}
+    found = outcome(moe, noise=0.3, ahead=[("B", "A")], equal=[("B", "C")])
+    assert found.paper_answer == answer
+
+
+def test_a_model_that_diverges_competes_by_no_criterion():
+    found = outcome({"A": [5, 4, 3, 2]}, lost={"A"})
+    assert (found.answer, found.paper_answer) == (NOT, NOT)
+    assert outcome({"A": [5, 4, 3, 2]}, lost=set(DENSE)).paper_answer == UNSURE
 
 
 def test_a_race_is_won_when_all_models_come_down_to_the_best_dense_loss():
@@ -255,10 +280,10 @@ def test_a_race_without_records_is_refused():
 
 
 def test_speedrun_is_a_race_of_one_model():
-    ours, theirs = tables({"E4A1": [5, 4, 3, 2]})
+    ours, theirs = tables({"E8A2": [5, 4, 3, 2]})
     answer, number, _ = read(speedrun.FINDING.decide({"speedrun": ours, "speedrun-dense": theirs}))
     assert answer == HOLDS
-    assert number.count("tuned dense model minus") == 1
+    assert number.count("tuned dense model minus MoE E8A2") == 1
 
 
 def test_medium_also_compares_its_models_with_each_other():

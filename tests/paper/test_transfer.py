@@ -1,5 +1,7 @@
 """Findings that the verdicts of one study decide: transfer-quarter, transfer-twelfth and joint-scale."""
 
+import math
+
 import pytest
 from made_tables import HOLDS, NOT, UNSURE, both_grids, read, study, table, valley
 
@@ -37,12 +39,38 @@ def test_one_curve_is_not_counted():
 def test_all_verdicts_stand_in_a_table():
     shown = decide_transfer({"study": table(both_grids(), lambda run: valley(run, lr_drift=1.0, init_drift=0.1))})
     head, lr, init = shown.table
-    assert len(head) == 7
-    assert head[0] == "axis"
-    assert lr[:3] == ("width", "lr", "FAILS")
-    assert lr[3].startswith("0.1600 [")
-    assert init[:3] == ("width", "init std", "TRANSFERS")
-    assert init[-1].startswith("+0.1")
+    assert len(head) == len(lr) == len(init)
+    assert head[:2] == ("study", "axis")
+    assert lr[:4] == ("study", "width", "lr", "FAILS")
+    assert lr[4].startswith("0.1600 [")
+    assert init[:4] == ("study", "width", "init std", "TRANSFERS")
+    assert init[-2].startswith("+0.1")
+    assert init[-1] == "none"
+
+
+@pytest.mark.parametrize(
+    ("drift", "answer"), [(0.0, HOLDS), (0.25, HOLDS), (0.5, NOT), (-1.0, NOT)]
+)  # 4x is two doublings, and half an octave counts as the same
+def test_by_the_papers_criterion_the_best_values_of_the_grid_coincide(drift, answer):
+    found = decide_transfer({"study": table(both_grids(), lambda run: valley(run, lr_drift=drift))})
+    assert found.paper_answer == answer
+
+
+def test_best_values_do_not_coincide_with_those_of_runs_that_diverge():
+    def loss(run):
+        return math.inf if run.model.n_embd == 128 else valley(run)
+
+    assert decide_transfer({"study": table(both_grids(), loss)}).paper_answer == NOT
+
+
+def test_a_study_beside_the_claim_is_shown_and_not_judged():
+    moved = table(both_grids("beside"), lambda run: valley(run, lr_drift=1.0))
+    found = decide_transfer({"study": table(both_grids(), valley), "beside": moved}, beside=["beside"])
+    assert (found.answer, found.paper_answer) == (HOLDS, HOLDS)
+    assert found.number.startswith("2 curves: 2 TRANSFERS; ")
+    assert found.why.endswith("Not part of the claim: beside 2 curves: 1 TRANSFERS, 1 FAILS.")
+    assert [row[0] for row in found.table] == ["study", "study", "study", "beside", "beside"]
+    assert [drawing.name for drawing in found.drawings] == ["study", "beside"]
 
 
 @pytest.mark.heavy
@@ -64,8 +92,17 @@ def test_transfer_is_inconclusive_when_the_base_is_not_tuned():
 @pytest.mark.heavy
 @pytest.mark.parametrize("finding", [transfer_quarter, transfer_twelfth, joint_scale])
 def test_a_finding_about_transfer_is_decided_by_its_own_study(finding):
-    name = finding.STUDY.name
-    assert finding.FINDING.studies == (finding.STUDY,)
-    outcome = finding.FINDING.decide({name: table(both_grids(name), lambda run: valley(run, lr_drift=1))})
+    names = [study.name for study in finding.FINDING.studies]
+    assert names[0] == finding.STUDY.name
+    tables = {name: table(both_grids(name), lambda run: valley(run, lr_drift=1)) for name in names}
+    outcome = finding.FINDING.decide(tables)
     assert outcome.answer == NOT
-    assert [drawing.name for drawing in outcome.drawings] == [name]
+    assert [drawing.name for drawing in outcome.drawings] == names
+
+
+def test_the_tuned_constants_stand_beside_transfer_quarter():
+    names = [study.name for study in transfer_quarter.FINDING.studies]
+    tables = {name: table(both_grids(name), lambda run: valley(run, lr_drift=1)) for name in names[2:]}
+    tables |= {name: table(both_grids(name), valley) for name in names[:2]}
+    assert names[2] == "transfer-quarter-tuned"
+    assert transfer_quarter.FINDING.decide(tables).answer == HOLDS

@@ -7,6 +7,10 @@ from expertp.paper import weight_decay
 
 
 def decay(base, wide, seeds=(0, 1, 2)):
+    return read(outcome(base, wide, seeds))
+
+
+def outcome(base, wide, seeds=(0, 1, 2)):
     """Judge losses[tau][seed] of two sizes, for tau 0, 1 and 3."""
     arms = {f"tau {tau}": {"axes": ["width"], "hps": {"weight_decay": 16.0 * tau}} for tau in (1, 3)}
     axes = {"width": {"sizes": [32, 64], **LR}}
@@ -16,7 +20,21 @@ def decay(base, wide, seeds=(0, 1, 2)):
         tau = STEPS * run.hps.lr * run.hps.weight_decay
         return (base if run.model.n_embd == 32 else wide)[int(tau)][run.train.seed]
 
-    return read(weight_decay.decide({"weight-decay": table(spec, loss)}))
+    return weight_decay.decide({"weight-decay": table(spec, loss)})
+
+
+@pytest.mark.parametrize(
+    ("wide", "answer"),
+    [
+        ({0: [2.9, 3.0, 3.1], 1: [2.5, 2.995, 3.2], 3: [3.0, 3.1, 3.2]}, HOLDS),  # a median of 0.005
+        ({0: [2.9, 3.0, 3.1], 1: [3.1, 2.98, 2.7], 3: [3.0, 3.1, 3.2]}, NOT),  # a median of 0.02, and noise
+        ({0: [2.9, 3.0, 3.1], 1: [INF, 2.0, 2.0], 3: [INF, 2.0, 2.0]}, HOLDS),
+        ({0: [INF, 3.0, 3.1], 1: [2.9, 3.0, 3.1], 3: [INF, 2.0, 2.0]}, NOT),
+        ({tau: [INF] * 3 for tau in (0, 1, 3)}, UNSURE),
+    ],
+)
+def test_by_the_papers_criterion_medians_decide(wide, answer):
+    assert outcome(NO_GAIN, wide).paper_answer == answer
 
 
 NO_GAIN = {0: [3.0, 3.1, 3.2], 1: [3.01, 3.1, 3.21], 3: [3.3, 3.4, 3.5]}

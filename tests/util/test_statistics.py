@@ -27,25 +27,6 @@ def test_fewer_than_two_values_have_no_interval():
     assert math.isnan(student_t(0))
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "is_within"),
-    [
-        (-0.25, 0.25, True),  # a bound belongs to the range
-        (0.1, 0.3, None),
-        (-0.3, 0.1, None),
-        (-0.3, 0.3, None),
-        (0.26, 0.3, False),
-        (-0.3, -0.26, False),
-        (0.3, math.inf, False),
-        (0.1, math.inf, None),
-        (math.nan, math.nan, None),
-        (math.nan, 0.2, None),
-    ],
-)
-def test_an_interval_is_within_a_bound_only_as_a_whole(low, high, is_within):
-    assert Estimate(0.2, low, high).is_within(0.25) is is_within
-
-
 def test_the_ends_of_a_difference_add_in_quadrature_on_their_side():
     found = Estimate(3.0, 2.7, 3.4) - Estimate(1.0, 0.7, 1.4)
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0 - math.hypot(0.3, 0.4), 2.5))

@@ -3,6 +3,10 @@
 Runs of one seed see the same batches at every size, so differences are paired by seed: the difficulty of a batch
 cancels. Differences are smoothed by a running mean over `window` records, by default 2% of them. The window narrows
 symmetrically towards both ends, so that a slope does not shift the curve.
+
+The gap between two sizes is the mean of (loss of the larger - loss of the smaller) / loss of the smaller, from the
+start to the step at which the base has made half of its loss decrease. In theory, a loss differs from its limit by
+about 1 / size, so that the gap of a doubling is half of the gap of the doubling before.
 """
 
 from __future__ import annotations
@@ -15,12 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from expertp.analysis.paired import PairedDifference, paired
 from expertp.analysis.seed_curves import SeedCurves
 from expertp.study.cells import Size
 
 Floats = NDArray[np.float64]
 # A curve has left the base when it differs by more than this many s.d. over the base's seeds.
 FAR_SDS = 3.0
+# Gaps of at most this are none: 0.2% of the loss.
+NO_GAP = 0.002
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,99 @@ class Crossing:
     def larger_ends_lower(self) -> bool:
         """Whether the larger model has the lower loss at the end."""
         return self.gap < 0
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Relative difference between the training losses of two sizes early in training.
+
+    Args:
+        smaller: the smaller size.
+        larger: the larger size.
+        by_seed: mean difference by seed; inf where a run has diverged.
+    """
+
+    smaller: Size
+    larger: Size
+    by_seed: Mapping[int, float]
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds; inf where a run has diverged."""
+        return float(np.mean(list(self.by_seed.values())))
+
+    @property
+    def expected(self) -> float:
+        """The gap in units of 1 / size, as the theory has it."""
+        return 1 / self.smaller.scale - 1 / self.larger.scale
+
+    def beyond(self, other: Gap) -> PairedDifference:
+        """Return |gap| minus that of another gap, paired by seed.
+
+        |gap| is the gap of a seed times the sign of the mean over seeds: noise around a gap of 0 does not add up.
+        """
+        seeds = [seed for seed in self.by_seed if seed in other.by_seed]
+        ours, theirs = ([math.copysign(1, each.mean) * each.by_seed[seed] for seed in seeds] for each in (self, other))
+        return paired(ours, theirs)
+
+    def __str__(self) -> str:
+        return "unknown, a run diverges" if math.isinf(self.mean) else f"{100 * self.mean:+.2g}%"
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """The gap of the first doubling along an axis, and that of the last."""
+
+    first: Gap
+    last: Gap
+
+    @property
+    def ratio(self) -> float:
+        """|gap| of the last doubling divided by that of the first; nan where a run has diverged."""
+        has_diverged = math.isinf(self.first.mean) or math.isinf(self.last.mean)
+        return math.nan if has_diverged or self.first.mean == 0 else abs(self.last.mean / self.first.mean)
+
+    @property
+    def expected(self) -> float:
+        """The same ratio in theory: 1/2 for sizes of 1, 2 and 4."""
+        return self.last.expected / self.first.expected
+
+    @property
+    def is_shrinking(self) -> bool | None:
+        """Whether the last gap is significantly smaller, or there is no gap; None where noise decides."""
+        if math.isinf(self.first.mean) or math.isinf(self.last.mean):
+            return False
+        if max(abs(self.first.mean), abs(self.last.mean)) <= NO_GAP:
+            return True
+        change = self.last.beyond(self.first)
+        return True if change.is_lower else False if change.is_higher else None
+
+
+def early_gap(losses: Mapping[Size, SeedCurves], smaller: Size, larger: Size, until: int) -> Gap:
+    """Return the gap between two sizes from the start to a step.
+
+    Args:
+        losses: training losses of these sizes.
+        smaller: the smaller size.
+        larger: the larger size.
+        until: last step of the window, such as the base's half-drop step.
+    """
+    small, large = losses[smaller], losses[larger]
+    seeds, window = small.shared_seeds(large), default_window(len(small.steps))
+    small_ST, large_ST = (each.at(small.steps, seeds) for each in (small, large))
+    relative_ST = smoothed(large_ST - small_ST, window) / smoothed(small_ST, window)
+    gaps_S = relative_ST[:, np.asarray(small.steps) <= until].mean(axis=1)
+    by_seed = {seed: math.inf if math.isnan(gap) else gap for seed, gap in zip(seeds, gaps_S.tolist(), strict=True)}
+    return Gap(smaller, larger, by_seed)
+
+
+def shrinkage(losses: Mapping[Size, SeedCurves], until: int) -> Shrinkage | None:
+    """Return the gaps of the first and last pair of neighbouring sizes; None with fewer than three sizes."""
+    ordered = sorted(losses, key=lambda size: size.scale)
+    if len(ordered) < 3:
+        return None
+    first, last = (early_gap(losses, *pair, until) for pair in ((ordered[0], ordered[1]), (ordered[-2], ordered[-1])))
+    return Shrinkage(first, last)
 
 
 def collapse(base: SeedCurves, scaled: Mapping[Size, SeedCurves], window: int | None = None) -> Collapse:

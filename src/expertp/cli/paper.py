@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from expertp.paper.profile import ProfileSpec
     from expertp.paper.store import PaperDirectory
     from expertp.study.store import StudyDirectory
-    from expertp.study.table import StudyTable
 
+# An adaptive study begins with some runs, and adds others.
+AT_LEAST = "at least "
 ACTIONS = ("list", "make", "all", "page")
 EXAMPLES = """\
   expertp paper make transfer-quarter --profile paper --dry-run
@@ -86,15 +87,25 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from expertp.paper.listing import listed_findings
 
-    listed = [
-        {"name": each.name, "where": each.where, "claim": each.claim, "runs": each.runs[args.profile]}
-        for each in listed_findings()
-    ]
+    findings, profile = listed_findings(), args.profile
     if args.json:
-        print(json.dumps(listed))
-    else:
-        rows = [[str(each[key]) for key in ("name", "where", "runs", "claim")] for each in listed]
-        print(columns([("finding", "in the paper", "runs", "claim"), *rows]))
+        trees = [
+            {
+                "name": each.name,
+                "where": each.where,
+                "claim": each.claim,
+                "runs": each.runs[profile],
+                "is_adaptive": each.is_adaptive[profile],
+            }
+            for each in findings
+        ]
+        print(json.dumps(trees))
+        return 0
+    rows = [
+        (each.name, each.where, f"{AT_LEAST if each.is_adaptive[profile] else ''}{each.runs[profile]}", each.claim)
+        for each in findings
+    ]
+    print(columns([("finding", "in the paper", "runs", "claim"), *rows]))
     return 0
 
 
@@ -113,20 +124,27 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
     from expertp.paper.store import PaperDirectory
 
     costs = cost(profile, findings)
+    is_adaptive = any(profile.is_adaptive(study.name) for each in findings for study in each.studies)
     if args.json:
         tree = {
             "findings": [each.name for each in findings],
             "profile": profile.name,
             "assumed": profile.assumed,
             "runs": [each.to_dict() for each in costs.models],
+            "is_adaptive": is_adaptive,
             "tokens": costs.tokens,
             "flops": costs.flops,
             "h100_hours": h100_hours(costs),
         }
         print(json.dumps(tree))
         return 0
-    runs = plural(costs.runs, "run") if costs.runs else "trains nothing"
+    at_least = AT_LEAST if is_adaptive else ""
+    runs = f"{at_least}{plural(costs.runs, 'run')}" if costs.runs else "trains nothing"
     print(f"{args.name or args.action}, profile {profile.name}: {runs}")
+    if is_adaptive:
+        print(
+            f"adaptive studies add runs until their verdicts are decided, for at most {profile.minutes:g} minutes each"
+        )
     directory = PaperDirectory(Path(args.out), profile)
     notes = dict.fromkeys(directory.source(study.name).note for each in findings for study in each.studies)
     print("".join(f"{note}\n" for note in notes if note), end="")
@@ -138,7 +156,8 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             totals = (count(counts.paper_total), count(counts.paper_active))
             rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
-        print(f"in all {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs; parameters by the paper's formulas")
+        in_all = f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs"
+        print(f"{in_all}; parameters by the paper's formulas")
         print(f"{_hours(h100_hours(costs))} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
         print(_describe_time(directory, findings, args.workers))
     if profile.assumed:
@@ -179,6 +198,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     from expertp.cli.signals import stop_signal
     from expertp.cli.sweep import SweepView
     from expertp.paper.store import PaperDirectory
+    from expertp.search.design import decide
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.sweep import sweep
 
@@ -187,9 +207,13 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     failed: list[str] = []
     with Reporter("paper", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
 
-        def train(study: "StudyDirectory") -> "StudyTable":
-            view = SweepView(reporter, args.workers)
-            return sweep(study, LocalExecutor(args.workers), stop.received, view.follow(study))
+        def train(study: "StudyDirectory") -> "StudyDirectory":
+            view, executor = SweepView(reporter, args.workers), LocalExecutor(args.workers)
+            # With published results, the cells are those that were published.
+            if study.study.chosen is not None and profile.minutes is not None and directory.results is None:
+                return decide(study, executor, 60 * profile.minutes, view.show_proposal, stop.received, view.follow)
+            sweep(study, executor, stop.received, view.follow(study))
+            return study
 
         for finding in findings:
             try:
@@ -206,7 +230,9 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
             made.append(record)
             if not args.json:
                 table = [columns(record.table)] if record.table else []
-                lines = [record.claim, record.number, record.why, *table, record.cost, str(directory.folder(finding))]
+                by_paper = f"by the paper's criterion: {record.paper_answer}"
+                measured = [record.claim, by_paper, record.number, record.why, *table]
+                lines = [*measured, record.cost, str(directory.folder(finding))]
                 print(f"{record.name} ({record.where}): {record.answer}")
                 print(indent("\n".join(lines), "  "))
     if args.json:

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
-from expertp.analysis.collapse import FAR_SDS, Collapse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from expertp.analysis.collapse import Collapse
+from expertp.analysis.seed_curves import SeedCurves, training_losses
 from expertp.figures import collapse
 from expertp.figures.save import Drawing, render
 from expertp.paper.finding import check_zero_shot_records
-from expertp.study.cells import Arm
+from expertp.study.cells import Arm, Size
 from expertp.study.table import StudyTable
 
-# Largest allowed |loss - base loss| / base loss until the base has made half of its loss drop.
+# Largest |loss - base loss| / base loss until the base has made half of its loss drop, by the paper's criterion.
 COLLAPSED = 0.02
-MEASURED = "largest relative difference to the base until half of its loss drop"
-NOISE = f"{FAR_SDS:g} s.d. of the base's seeds"
 MARKS = f"In the figures, {collapse.MARKS}."
 
 
-def compare_with_base(table: StudyTable, arm: Arm, name: str) -> tuple[Drawing, dict[str, Collapse]]:
+@dataclass(frozen=True)
+class EarlyCurves:
+    """Training losses by size along an axis, and their comparison with the base's."""
+
+    losses: Mapping[Size, SeedCurves]
+    collapse: Collapse
+
+    @property
+    def until(self) -> int:
+        """Step at which the base has made half of its loss drop."""
+        return self.collapse.half_drop_step
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether all sizes stay close to the base until then, by the paper's criterion."""
+        return self.collapse.max_deviation_until_half <= COLLAPSED
+
+    @property
+    def largest(self) -> str:
+        """The largest relative difference of any size until then, in words."""
+        return f"{100 * self.collapse.max_deviation_until_half:.2g}%"
+
+
+def early_curves(table: StudyTable, arm: Arm, name: str) -> tuple[Drawing, dict[str, EarlyCurves]]:
     """Draw the training curves of an arm's zero-shot runs under a name, and compare them with the base's, by axis."""
     check_zero_shot_records(table, arm)
     shown = collapse.data(table, arm)
-    drawing = render(f"collapse-{name}", collapse.draw, shown)
-    return drawing, dict(shown.collapses)
-
-
-def is_collapsed(found: Collapse) -> bool | None:
-    """Return whether all curves lie on the base's; None where they are off, but within the noise of its seeds."""
-    far = [each for each in found.deviations if each.max_until_half > COLLAPSED]
-    if not far:
-        return True
-    has_left = any(each.leaves_at is not None and each.leaves_at <= found.half_drop_step for each in far)
-    return False if has_left else None
-
-
-def largest(found: Collapse) -> str:
-    """Return the largest relative difference of any size, in words."""
-    return f"{100 * found.max_deviation_until_half:.2g}%"
+    found = {
+        axis: EarlyCurves(
+            {size: training_losses(table.zero_shot_records(axis, size, arm)) for size in table.sizes(axis)}, each
+        )
+        for axis, each in shown.collapses.items()
+    }
+    return render(f"collapse-{name}", collapse.draw, shown), found

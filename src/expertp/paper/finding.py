@@ -31,28 +31,27 @@ class PaperStudy:
 
     Args:
         name: its name.
-        cpu: what differs from the `common` sections of the profile `cpu`: sections of a study, and `corpus` where it is
-            not the profile's first.
+        cpu: what differs from the `common` sections of the profile `cpu`: sections of a study, `corpus` where it is not
+            the profile's first, and `lr_octaves` where the learning rates of the grid are given in octaves from the
+            study's own.
         paper: the same for the profile `paper`.
         both: changes in both profiles.
+        is_adaptive: whether a profile with a limit of time trains only the cells that decide the verdicts.
     """
 
     name: str
     cpu: Mapping[str, Any]
     paper: Mapping[str, Any]
     both: Mapping[str, Any] = field(default_factory=dict)
+    is_adaptive: bool = False
 
 
 def zero_shot_study(
     name: str, cpu: Mapping[str, Any], paper: Mapping[str, Any], both: Mapping[str, Any] = MappingProxyType({})
 ) -> PaperStudy:
     """Return a study that trains every size with the base's hyperparameters only, and has no verdict."""
-    return PaperStudy(
-        name,
-        cpu={**cpu, "grids": {"log2_lr": [-8]}},
-        paper={**paper, "grids": {"log2_lr": [-4]}},
-        both={"grids": {"log2_init_std": None}, "verdict": None, **both},
-    )
+    settings = {"lr_octaves": [0], "grids": {"log2_init_std": None}, "verdict": None, **both}
+    return PaperStudy(name, cpu, paper, settings)
 
 
 def joint_models(models: Mapping[str, Mapping[str, Any]], **shared: Any) -> dict[str, Any]:
@@ -61,11 +60,31 @@ def joint_models(models: Mapping[str, Mapping[str, Any]], **shared: Any) -> dict
 
 
 @dataclass(frozen=True)
+class Criteria:
+    """When a claim holds: a sentence with the paper's own criterion, read off its figure or text, and one with ours."""
+
+    paper: str
+    ours: str
+
+
+def answer(parts: Sequence[bool | None]) -> Answer:
+    """Return whether a claim holds, given its parts; None: noise could decide a part either way.
+
+    >>> [answer(parts) for parts in ([True, True], [True, None], [True, None, False])]
+    ['HOLDS', 'INCONCLUSIVE', 'DOES NOT HOLD AT THIS SCALE']
+    """
+    if False in parts:
+        return "DOES NOT HOLD AT THIS SCALE"
+    return "INCONCLUSIVE" if None in parts else "HOLDS"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What came out for a claim.
 
     Args:
-        parts: whether each part of the claim holds; None where noise could decide it either way.
+        parts: whether each part of the claim holds by our criterion; None where noise could decide it either way.
+        paper_parts: the same by the paper's criterion, which looks at medians and ignores noise.
         number: what was measured, in a few words.
         why: one or two sentences that explain the answer to a reader who sees the figure.
         drawings: the figures.
@@ -73,6 +92,7 @@ class Outcome:
     """
 
     parts: Sequence[bool | None]
+    paper_parts: Sequence[bool | None]
     number: str
     why: str
     drawings: tuple[Drawing, ...]
@@ -80,14 +100,13 @@ class Outcome:
 
     @property
     def answer(self) -> Answer:
-        """Whether the claim holds here.
+        """Whether the claim holds here, by our criterion."""
+        return answer(self.parts)
 
-        >>> [Outcome(parts, "", "", ()).answer for parts in ([True, True], [True, None], [True, None, False])]
-        ['HOLDS', 'INCONCLUSIVE', 'DOES NOT HOLD AT THIS SCALE']
-        """
-        if False in self.parts:
-            return "DOES NOT HOLD AT THIS SCALE"
-        return "INCONCLUSIVE" if None in self.parts else "HOLDS"
+    @property
+    def paper_answer(self) -> Answer:
+        """Whether the claim holds here, by the paper's criterion."""
+        return answer(self.paper_parts)
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,7 @@ class Finding:
         name: its name here.
         where: its place in the paper.
         claim: what the paper says.
+        criteria: when the claim holds.
         studies: the studies that answer it; empty where nothing is trained.
         decide: draws the figures and judges the claim, given the tables of these studies.
     """
@@ -105,6 +125,7 @@ class Finding:
     name: str
     where: str
     claim: str
+    criteria: Criteria
     studies: tuple[PaperStudy, ...]
     decide: Callable[[Tables], Outcome]
 
@@ -119,6 +140,7 @@ class FindingRecord:
     studies: tuple[str, ...]
     pictures: tuple[str, ...]
     answer: Answer
+    paper_answer: Answer | None = None  # None in records of earlier versions
     number: str
     why: str
     table: tuple[tuple[str, ...], ...] = ()
@@ -126,16 +148,24 @@ class FindingRecord:
     text: tuple[str, ...]
     cost: str
 
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an earlier version has judged the claim, by its only criterion."""
+        return self.paper_answer is None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the tree of finding.json."""
-        return {"verdict" if name == "answer" else name: value for name, value in asdict(self).items()}
+        return {_KEYS.get(name, name): value for name, value in asdict(self).items()}
 
     @staticmethod
     def from_dict(tree: Mapping[str, Any]) -> FindingRecord:
         """Return the record of a tree; a tree that is none is a `ValueError`."""
-        return _RECORD.validate_python({"answer" if key == "verdict" else key: value for key, value in tree.items()})
+        fields = {key: field for field, key in _KEYS.items()}
+        return _RECORD.validate_python({fields.get(key, key): value for key, value in tree.items()})
 
 
+# Keys of finding.json that are not the names of their fields.
+_KEYS = {"answer": "verdict", "paper_answer": "verdict_by_paper"}
 _RECORD = TypeAdapter(FindingRecord)
 
 

@@ -17,12 +17,21 @@ PROFILES = ("cpu", "paper")
 
 @dataclass(frozen=True)
 class Listed:
-    """One line of the list: name, place in the paper, claim, and the number of runs by profile."""
+    """One line of the list.
+
+    Args:
+        name: name of the finding.
+        where: its place in the paper.
+        claim: what the paper says.
+        runs: number of runs by profile.
+        is_adaptive: whether these are only the runs that an adaptive study begins with, by profile.
+    """
 
     name: str
     where: str
     claim: str
     runs: Mapping[str, int]
+    is_adaptive: Mapping[str, bool]
 
 
 def check_profile(name: str) -> None:

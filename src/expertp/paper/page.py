@@ -59,26 +59,48 @@ def remarks_on(records: Sequence[FindingRecord], path: Path) -> dict[str, str]:
 def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) -> str:
     """Return the page: an index, then a section per finding."""
     profile = records[0].profile
-    index = [(f"[{each.name}](#{each.name})", each.where, each.answer, each.number) for each in records]
+    index = [
+        (f"[{each.name}](#{each.name})", each.where, each.paper_answer or "-", _ours(each), each.number)
+        for each in records
+    ]
     lines = [
         TITLE,
         "",
         f"Profile `{profile}`. Each section has the claim of the paper, what was measured here, and a remark.",
+        "A claim is judged twice: by the paper's own criterion, which looks at means or medians, and by ours, which "
+        "asks for more than noise.",
         f"`expertp paper page` writes this page; `expertp paper make NAME --profile {profile} --out DIR` makes a "
         "finding.",
         "Differences are between the same seeds, ± their standard error. They count if they exceed Student's 95% "
         "interval.",
         "",
-        *_as_table([("finding", "in the paper", "here", "measured"), *index])[:-1],
+        *_as_table([("finding", "in the paper", "by the paper's criterion", "by ours", "measured"), *index])[:-1],
     ]
     for each in records:
         lines += ["", f"## {each.name}", "", f"{each.where}. {each.claim}", ""]
         lines += [f"![{picture}](findings/{each.name}/{picture}.svg)" for picture in each.pictures]
-        lines += ["", f"**{each.answer}**: {each.number}. {each.why}", "", *_as_table(each.table)]
+        lines += ["", f"**{_ours(each)}**: {each.number}. {each.why}", "", *_criteria(each), *_as_table(each.table)]
         lines += [remarks[each.name], ""] if each.name in remarks else []
         text = f" Text: {', '.join(each.text)}." if each.text else ""
         lines += [f"`expertp paper make {each.name}`: {each.cost}.{text}"]
     return "\n".join([*lines, ""])
+
+
+def _ours(record: FindingRecord) -> str:
+    """Return the answer by our criterion, and whether that criterion was another one."""
+    return f"{record.answer}{' (by an earlier criterion)' if record.is_earlier else ''}"
+
+
+def _criteria(record: FindingRecord) -> list[str]:
+    """Return both criteria with their answers; nothing for a record of an earlier version, which had others."""
+    if record.is_earlier:
+        return []
+    criteria = find(record.name).criteria
+    judged = [
+        (f"The paper's criterion: {criteria.paper}", record.paper_answer),
+        (f"Ours: {criteria.ours}", record.answer),
+    ]
+    return [*(f"- {criterion} **{found}**" for criterion, found in judged), ""]
 
 
 def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:

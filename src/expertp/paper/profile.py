@@ -6,6 +6,7 @@ environment variable EXPERTP_CORPORA names, or a Hugging Face dataset.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ from pydantic import Field
 from expertp.config import build
 from expertp.paper.catalogue import STUDIES
 from expertp.paper.listing import check_profile
+from expertp.search.design import first_choice
 from expertp.spec import Spec
 from expertp.study.spec import StudySpec
 from expertp.util.plain_yaml import read_yaml
 
 CORPORA_VARIABLE = "EXPERTP_CORPORA"
 BUILT_IN = "builtin"
+# Settings of a study of the paper that are no sections of a study file.
+OUTSIDE = ("corpus", "lr_octaves")
 
 
 class CorpusSpec(Spec):
@@ -40,6 +44,7 @@ class ProfileSpec(Spec):
     name: str
     assumed: tuple[str, ...] = Field((), description="settings that the paper does not print")
     corpora: dict[str, CorpusSpec] = Field(min_length=1, description="by name; the first is that of most studies")
+    minutes: float | None = Field(None, gt=0, description="time for each adaptive study; null: all cells are trained")
     common: dict[str, Any] = Field(description="sections that all studies share")
 
     def corpus_of(self, study: str) -> str:
@@ -47,11 +52,19 @@ class ProfileSpec(Spec):
         return str(self._settings(study).get("corpus", next(iter(self.corpora))))
 
     def study(self, name: str, data: str | Path) -> StudySpec:
-        """Return a study by its name, on prepared data."""
-        own = {key: value for key, value in self._settings(name).items() if key != "corpus"}
-        tree = merged(self.common, {"name": name, **own})
+        """Return a study by its name, on prepared data; an adaptive study has the cells that it begins with."""
+        settings = self._settings(name)
+        tree = merged(self.common, {"name": name, **{key: settings[key] for key in settings if key not in OUTSIDE}})
         tree["train"] = {**tree["train"], "data": str(data)}
-        return build(StudySpec, tree, f"profile {self.name}, {name}:")
+        study = build(StudySpec, tree, f"profile {self.name}, {name}:")
+        if "lr_octaves" in settings:
+            values = [math.log2(study.hps.lr) + octaves for octaves in settings["lr_octaves"]]
+            study = study.replace(grids=study.grids.replace(log2_lr=values))
+        return first_choice(study) if self.is_adaptive(name) else study
+
+    def is_adaptive(self, study: str) -> bool:
+        """Return whether only the cells of a study that decide its verdicts are trained."""
+        return STUDIES[study].is_adaptive and self.minutes is not None
 
     def _settings(self, name: str) -> dict[str, Any]:
         study = STUDIES[name]

@@ -38,9 +38,9 @@ SHOWN_FROM = 0.1
 STATISTICS: Mapping[str, Callable[[Floats], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
 
 
-def dense_sections(n_embd: int, n_layer: int, lr: float, init_std: float) -> dict[str, Any]:
+def dense_sections(n_embd: int, n_layer: int, lr: float, init_std: float, alpha_ffn: float = 4) -> dict[str, Any]:
     """Return base, hyperparameters and axis of a study of a dense model, trained by standard rules."""
-    shape = {"n_embd": n_embd, "n_layer": n_layer, "ffn": "dense", "n_exp": 1, "n_act": 1, "alpha_ffn": 4}
+    shape = {"n_embd": n_embd, "n_layer": n_layer, "ffn": "dense", "n_exp": 1, "n_act": 1, "alpha_ffn": alpha_ffn}
     hps = {"rules": "sp", "lr": lr, "init_std": init_std, "constants": "ones"}
     return {"base": shape, "hps": hps, "axes": {"width": [n_embd]}}
 
@@ -78,8 +78,13 @@ class ModelCurve:
         """Whether any run has diverged; its curve ends early then, however low, and the model does not compete."""
         return math.inf in self.finals
 
+    @property
+    def final(self) -> float:
+        """Mean final loss over seeds; inf where a run has diverged."""
+        return float(np.mean(self.finals))
+
     def __str__(self) -> str:
-        return f"{self.label} {'diverges' if self.has_diverged else f'{np.mean(self.finals):.3f}'}"
+        return f"{self.label} {'diverges' if self.has_diverged else f'{self.final:.3f}'}"
 
 
 def decide_race(
@@ -104,8 +109,11 @@ def decide_race(
     if edges:
         why += f" The optimum of the dense model lies on the edge of a grid: {', '.join(edges)}."
     if baseline.has_diverged:
-        return Outcome([None], "the dense model diverges at every value of its grids", why, drawings)
+        return Outcome([None], [None], "the dense model diverges at every value of its grids", why, drawings)
     measured, parts = [], []
+    paper_parts: list[bool | None] = [each.final <= baseline.final for each in models.values()]
+    paper_parts += [models[first].final < models[second].final for first, second in ahead]
+    paper_parts += [abs(models[first].final - models[second].final) <= EQUAL for first, second in equal]
     for each in models.values():
         gap = paired(baseline.finals, each.finals)
         competes = False if each.has_diverged else paired(each.finals, baseline.finals).is_at_most(EQUAL)
@@ -121,7 +129,7 @@ def decide_race(
         gap = paired(models[first].finals, models[second].finals)
         parts.append(replace(gap, mean=abs(gap.mean)).is_at_most(EQUAL))
         measured.append(f"{first} minus {second} {gap} (equal if within {EQUAL})")
-    return Outcome(parts, f"difference in final loss: {'; '.join(measured)}", why, drawings)
+    return Outcome(parts, paper_parts, f"difference in final loss: {'; '.join(measured)}", why, drawings)
 
 
 def _zero_shot(table: StudyTable, axis: str) -> ModelCurve:

@@ -1,7 +1,8 @@
-"""Results of finished runs as two small tables per study, and back: published results need not be trained again.
+"""Results of finished runs as small files per study, and back: published results need not be trained again.
 
 NAME.csv            one row per run: the study's results.csv
 NAME-metrics.csv    training records of zero-shot runs and of all runs of the base, means over blocks of steps
+NAME-chosen.yaml    the cells that an adaptive study has chosen
 
 Figures show all training records in these blocks, whether a run was trained here or taken from tables, so that both can
 be mixed.
@@ -18,13 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from expertp.config import load_spec
 from expertp.errors import InputError
+from expertp.spec import Spec
+from expertp.study.spec import ChoiceSpec
 from expertp.study.store import StudyDirectory
 from expertp.study.table import DONE
 from expertp.training.records import RunResult, StepMetrics
 from expertp.training.resolution import resolved
 from expertp.training.store import write_ended_run
 from expertp.util.files import write_atomically
+from expertp.util.plain_yaml import to_yaml
 from expertp.util.records import read_bounded
 
 # Steps per block.
@@ -33,8 +38,14 @@ METRICS = ("identity", "step", "loss", "val_loss", "max_load_deviation", "dead_e
 _Parsed = TypeVar("_Parsed")
 
 
+class ChosenSpec(Spec):
+    """The cells that an adaptive study has chosen."""
+
+    chosen: tuple[ChoiceSpec, ...]
+
+
 def export_results(directory: StudyDirectory, folder: Path) -> None:
-    """Write the two tables of a study."""
+    """Write the files of a study."""
     name = directory.study.name
     directory.write_results()
     write_atomically(folder / f"{name}.csv", (directory.path / "results.csv").read_bytes())
@@ -48,6 +59,15 @@ def export_results(directory: StudyDirectory, folder: Path) -> None:
         if run is not None:
             writer.writerows({"identity": result.identity, **_row(block)} for block in in_blocks(run.metrics()))
     write_atomically(folder / f"{name}-metrics.csv", text.getvalue().encode())
+    if directory.study.chosen is not None:
+        tree = ChosenSpec(chosen=directory.study.chosen).model_dump(mode="json")
+        write_atomically(folder / f"{name}-chosen.yaml", to_yaml(tree).encode())
+
+
+def recorded_choice(study: str, folder: Path) -> tuple[ChoiceSpec, ...] | None:
+    """Return the cells that a published adaptive study has chosen; None where the folder has none."""
+    path = folder / f"{study}-chosen.yaml"
+    return load_spec(ChosenSpec, path).chosen if path.exists() else None
 
 
 def in_blocks(records: Sequence[StepMetrics]) -> list[StepMetrics]:

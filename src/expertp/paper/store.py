@@ -12,7 +12,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from expertp.data import PrepareOptions, prepare
@@ -21,10 +21,11 @@ from expertp.errors import DamagedError, InputError, RunError
 from expertp.paper.catalogue import FINDINGS
 from expertp.paper.finding import Finding, FindingRecord, Outcome
 from expertp.paper.profile import ProfileSpec, Source, find_source
-from expertp.paper.results import export_results, import_results, in_blocks
+from expertp.paper.results import export_results, import_results, in_blocks, recorded_choice
 from expertp.spec import RunSpec
-from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
-from expertp.study.table import DONE, StudyTable
+from expertp.study.spec import StudySpec
+from expertp.study.store import StudyDirectory, open_study, preview_study, read_study, stored_choice
+from expertp.study.table import DONE, SETTLED, StudyTable
 from expertp.util.files import write_atomically
 from expertp.util.records import read_record
 from expertp.util.text import duration, plural
@@ -62,14 +63,25 @@ class PaperDirectory:
         """Return the directory of a study's tokens, whether it exists or not."""
         return self.path / "data" / self.source(study).name
 
+    def study_path(self, study: str) -> Path:
+        """Return the directory of a study, whether it exists or not."""
+        return self.path / "studies" / study
+
+    def study(self, study: str) -> StudySpec:
+        """Return a study; an adaptive one with the cells that it or its published results have chosen so far."""
+        spec = self.profile.study(study, self.data(study))
+        if spec.chosen is None:
+            return spec
+        published = recorded_choice(study, self.results) if self.results else None
+        return spec.replace(chosen=stored_choice(self.study_path(study)) or published or spec.chosen)
+
     def missing(self, study: str) -> list[RunSpec] | None:
         """Return the runs of a study that are not trained yet; None where its text is not prepared. Writes nothing."""
         data = self.data(study)
         if not (data / MANIFEST_FILE).exists():
             return None
-        path = self.path / "studies" / study
-        directory = preview_study(path, self.profile.study(study, data), self.runs_folder)
-        return [each.run for each in directory.results() if each.status not in DONE]
+        directory = preview_study(self.study_path(study), self.study(study), self.runs_folder)
+        return [each.run for each in directory.results() if each.status not in SETTLED]
 
     def open(self, study: str, say: Callable[[str], None]) -> StudyDirectory:
         """Prepare a study's text, once, and open the study."""
@@ -80,26 +92,31 @@ class PaperDirectory:
             options = PrepareOptions(tokenizer=corpus.tokenizer, vocab_size=corpus.vocab_size)
             prepare(source.text, data, options, on_note=say)
         (self.path / "studies").mkdir(parents=True, exist_ok=True)
-        return open_study(self.path / "studies" / study, self.profile.study(study, data), self.runs_folder)
+        return open_study(self.study_path(study), self.study(study), self.runs_folder)
 
     def make(
         self,
         finding: Finding,
-        train: Callable[[StudyDirectory], StudyTable],
+        train: Callable[[StudyDirectory], StudyDirectory],
         should_stop: Callable[[], bool],
         say: Callable[[str], None],
     ) -> FindingRecord | None:
-        """Train the missing runs of a finding, draw and judge it; None when stopped before all runs have ended."""
+        """Train the missing runs of a finding, draw and judge it; None when stopped before all runs have ended.
+
+        `train` returns the study with all its cells; an adaptive one has more of them than before.
+        """
         tables: dict[str, StudyTable] = {}
         for study in (each.name for each in finding.studies):
             say(f"{finding.name}: {study}")
             directory = self.open(study, say)
             if self.results:
                 say(f"{import_results(directory, self.results)} finished runs taken from {self.results}")
-            failed = sum(each.status not in DONE for each in train(directory).results)
+            directory = train(directory)
             if should_stop():
                 return None
-            if failed:
+            # The time of an adaptive study may end before all chosen cells are trained; its verdicts are open then.
+            allowed = DONE if directory.study.chosen is None else (*SETTLED, "unfinished", "missing")
+            if failed := sum(each.status not in allowed for each in directory.results()):
                 where = shlex.quote(str(directory.path))
                 raise RunError(
                     f"{finding.name}: {plural(failed, 'run')} of {study} failed; see `expertp status {where}`"
@@ -118,6 +135,7 @@ class PaperDirectory:
             studies=studies,
             pictures=tuple(drawing.name for drawing in outcome.drawings),
             answer=outcome.answer,
+            paper_answer=outcome.paper_answer,
             number=outcome.number,
             why=outcome.why,
             table=outcome.table,
@@ -137,7 +155,10 @@ def _cost(tables: Iterable[StudyTable]) -> str:
 
 
 def read_records(path: Path) -> list[FindingRecord]:
-    """Return the findings in a directory, in the catalogue's order, with the claims as the catalogue has them now."""
+    """Return the findings in a directory, in the catalogue's order, with the claims as the catalogue has them now.
+
+    A record of an earlier version keeps its own claim: its answer was given to that one.
+    """
     found = []
     for finding in FINDINGS:
         place = path / "findings" / finding.name / "finding.json"
@@ -146,7 +167,8 @@ def read_records(path: Path) -> list[FindingRecord]:
         remedy = f"make it again with `expertp paper make {finding.name}`"
         tree = read_record(place, dict, remedy)
         try:
-            found.append(FindingRecord.from_dict({**tree, "where": finding.where, "claim": finding.claim}))
+            record = FindingRecord.from_dict(tree)
+            found.append(record if record.is_earlier else replace(record, where=finding.where, claim=finding.claim))
         except ValueError:
             raise DamagedError(f"{place}: damaged (not the record of a finding); {remedy}") from None
     if not found:

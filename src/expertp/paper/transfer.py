@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from expertp.analysis.transfer import judge
@@ -11,20 +12,32 @@ from expertp.analysis.verdict import Conclusion, Verdict
 from expertp.figures import curves
 from expertp.figures.labels import HP_SHORT
 from expertp.figures.save import Drawing, render
-from expertp.paper.finding import Outcome, Tables
+from expertp.paper.finding import Criteria, Outcome, Tables
 from expertp.study.table import StudyTable
+from expertp.util.text import plural
 
 # What the conclusion on one curve means for the claim that the optimum transfers; any other decides nothing.
 TRANSFERS: Mapping[str | None, bool] = {"TRANSFERS": True, "FAILS": False}
+# Octaves between best values of a grid that count as the same; the paper's grids have whole octaves.
+SAME = 0.5
+CRITERIA = Criteria(
+    paper=f"The best value of the grid is the same at every size, to {SAME:g} octaves.",
+    ours="On every curve, what zero-shot costs lies within the study's tolerance (TRANSFERS), beyond noise.",
+)
 # Number of reasons that are quoted.
 QUOTED = 2
 
 
-def decide_transfer(tables: Tables) -> Outcome:
-    """Draw the loss curves of the only study, and judge the claim that every optimum transfers along every axis."""
-    (table,) = tables.values()
-    verdicts = judge(table).axes
-    return transfer_outcome(verdicts, draw_curves(table, verdicts))
+def decide_transfer(tables: Tables, beside: Collection[str] = ()) -> Outcome:
+    """Draw the loss curves of all studies, and judge the claim that every optimum transfers along every axis.
+
+    Args:
+        tables: the tables of all studies.
+        beside: names of studies that are shown, but not part of the claim.
+    """
+    found = {name: judge(table).axes for name, table in tables.items()}
+    drawings = tuple(draw_curves(table, found[name]) for name, table in tables.items())
+    return transfer_outcome(found, drawings, beside=beside)
 
 
 def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
@@ -32,15 +45,43 @@ def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
     return render(table.study.name, curves.draw, curves.data(table, verdicts))
 
 
-def transfer_outcome(verdicts: Sequence[Verdict], drawing: Drawing, prefix: str = "") -> Outcome:
-    """Return the outcome of verdicts, one per loss curve; `prefix` begins the number."""
+def coincides(verdict: Verdict) -> bool | None:
+    """Return whether the best values of the grid are the same at all sizes; None where the base has no curve."""
+    if any(each.cost.value == math.inf for each in verdict.costs):  # zero-shot runs diverge
+        return False
+    base, best = verdict.base_fit, [fit.curve.best_value for fit in verdict.fits.values()]
+    return None if base is None else all(is_same(value, base.curve.best_value) for value in best)
+
+
+def is_same(one: float, other: float) -> bool:
+    """Return whether two values of a grid, log2, count as the same.
+
+    >>> is_same(-7.5, -7.0), is_same(-8.0, -7.0)
+    (True, False)
+    """
+    return abs(one - other) <= SAME + 1e-9
+
+
+def transfer_outcome(
+    found: Mapping[str, Sequence[Verdict]],
+    drawings: tuple[Drawing, ...],
+    prefix: str = "",
+    beside: Collection[str] = (),
+) -> Outcome:
+    """Return the outcome of verdicts, one per loss curve.
+
+    Args:
+        found: the verdicts by study.
+        drawings: the figures.
+        prefix: begins the number.
+        beside: names of studies that are not part of the claim.
+    """
+    verdicts = [each for name, of_study in found.items() if name not in beside for each in of_study]
     number = f"cost of zero-shot: {describe_cost(verdicts[0])}"
     if len(verdicts) > 1:
-        counts = Counter[str | None](each.conclusion for each in verdicts)
-        listed = ", ".join(f"{counts[each]} {each}" for each in get_args(Conclusion) if counts[each])
         known = [each for each in verdicts if each.worst is not None]
         worst = max(known, key=lambda each: each.cost.value / each.worst.tolerance if each.worst else 0.0, default=None)
-        number = f"{len(verdicts)} curves: {listed}" + (
+        number = _counted(verdicts) + (
             f"; largest cost of zero-shot beside its tolerance: {describe_cost(worst)}" if worst else ""
         )
     failed = [each for each in verdicts if each.conclusion == "FAILS"]
@@ -48,13 +89,23 @@ def transfer_outcome(verdicts: Sequence[Verdict], drawing: Drawing, prefix: str 
     why = " ".join(f"{each.axis}, {HP_SHORT[each.hp]}: {each.reason}." for each in shown[:QUOTED])
     if len(shown) > QUOTED:
         why += f" The table lists {len(shown) - QUOTED} more."
+    why = why or "Zero-shot costs less than its tolerance on every curve."
+    others = [f"{name} {_counted(found[name])}" for name in beside]
     return Outcome(
         parts=[TRANSFERS.get(each.conclusion) for each in verdicts],
+        paper_parts=[coincides(each) for each in verdicts],
         number=f"{prefix}{number}",
-        why=why or "Zero-shot costs less than its tolerance on every curve.",
-        drawings=(drawing,),
-        table=_table(verdicts),
+        why=f"{why} Not part of the claim: {'; '.join(others)}." if others else why,
+        drawings=drawings,
+        table=_table(found),
     )
+
+
+def _counted(verdicts: Sequence[Verdict]) -> str:
+    """Return the number of curves, and of every conclusion."""
+    counts = Counter[str | None](each.conclusion for each in verdicts)
+    listed = ", ".join(f"{counts[each]} {each}" for each in get_args(Conclusion) if counts[each])
+    return f"{plural(len(verdicts), 'curve')}: {listed or 'not judged'}"
 
 
 def describe_cost(verdict: Verdict) -> str:
@@ -69,8 +120,9 @@ def describe_drift(verdict: Verdict) -> str:
     return f"{HP_SHORT[verdict.hp]} along {verdict.axis}, {drift}"
 
 
-def _table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], ...]:
+def _table(found: Mapping[str, Sequence[Verdict]]) -> tuple[tuple[str, ...], ...]:
     head = (
+        "study",
         "axis",
         "hyperparameter",
         "verdict",
@@ -78,17 +130,21 @@ def _table(verdicts: Sequence[Verdict]) -> tuple[tuple[str, ...], ...]:
         "tolerance",
         "one octave off",
         "drift (octaves per doubling)",
+        "control",
     )
     rows = [
         (
+            name,
             each.axis,
             HP_SHORT[each.hp],
-            f"{each.conclusion or 'not judged'}{', NO POWER' if each.power == 'NO POWER' else ''}",
+            each.conclusion or "not judged",
             f"{each.cost:.4f}",
             f"{each.worst.tolerance:.4f}" if each.worst else "-",
             f"{each.worst.sensitivity.value:.3f}" if each.worst else "-",
             f"{each.drift:+.2f}",
+            "fails" if each.power == "control fails" else "none" if each.power == "no control" else each.power,
         )
+        for name, verdicts in found.items()
         for each in verdicts
     ]
     return head, *rows

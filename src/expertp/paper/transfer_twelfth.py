@@ -1,24 +1,27 @@
-"""Fig. 4, Finding 1.1: transfer at sparsity 1/12, on another corpus.
-
-Criterion: as in transfer_quarter.
-"""
+"""Fig. 4, Finding 1.1: transfer at sparsity 1/12, on another corpus; otherwise as transfer_quarter."""
 
 from expertp.paper.finding import Finding, PaperStudy
-from expertp.paper.transfer import decide_transfer
+from expertp.paper.transfer import CRITERIA, decide_transfer
+from expertp.paper.transfer_quarter import DEPTH, PAPER_SIZES_OF_DEPTH, SIZES, Sizes, with_controls
 
 CLAIM = "At sparsity 1/12 and on another corpus, the optimal learning rate and init std transfer as well."
 
+TWELFTH_SIZES: Sizes = {**SIZES, "experts": [24, 48, 96]}
+TWELFTH_PAPER_SIZES: Sizes = {"width": [512, 1024], "experts": [12, 24, 48], "alpha": [1, 2, 4]}
+CPU = {"corpus": "k8s-docs", "base": {"n_exp": 24}}
+PAPER = {"corpus": "c4", "base": {"n_exp": 12}}
+
 STUDY = PaperStudy(
     "transfer-twelfth",
-    cpu={
-        "corpus": "k8s-docs",
-        "axes": {"width": [96, 192, 384], "depth": [2, 4, 8], "experts": [12, 24, 48], "alpha": [1, 2, 4]},
-    },
-    paper={
-        "corpus": "c4",
-        "axes": {"width": [512, 1024], "depth": [8, 16, 32], "experts": [12, 24, 48], "alpha": [1, 2, 4]},
-    },
-    both={"base": {"n_exp": 12}},
+    cpu={**CPU, **with_controls(TWELFTH_SIZES)},
+    paper={**PAPER, "axes": TWELFTH_PAPER_SIZES},
+    is_adaptive=True,
+)
+STUDY_OF_DEPTH = PaperStudy(
+    "transfer-twelfth-depth",
+    cpu={**CPU, "base": {"n_exp": 24, "n_layer": 4}, **DEPTH},
+    paper={**PAPER, "axes": PAPER_SIZES_OF_DEPTH},
+    is_adaptive=True,
 )
 
-FINDING = Finding("transfer-twelfth", "Fig. 4, Finding 1.1", CLAIM, (STUDY,), decide_transfer)
+FINDING = Finding("transfer-twelfth", "Fig. 4, Finding 1.1", CLAIM, CRITERIA, (STUDY, STUDY_OF_DEPTH), decide_transfer)

@@ -37,6 +37,18 @@ def fit_line(x: Floats, y: Floats) -> Line:
     return Line(float(ys.mean() - slope * xs.mean()), slope, r2)
 
 
+def r2_with_offset(x: Floats, y: Floats, is_offset: Sequence[bool]) -> float:
+    """Return the coefficient of determination of a line with an offset for some points.
+
+    >>> round(r2_with_offset([0.0, 1.0, 2.0, 3.0], [1.0, 3.0, 9.0, 11.0], [False, False, True, True]), 9)
+    1.0
+    """
+    ys = np.asarray(y, float)
+    design = np.stack([np.ones(len(ys)), np.asarray(x, float), np.asarray(is_offset, float)], axis=1)
+    left = ys - design @ np.linalg.lstsq(design, ys, rcond=None)[0]
+    return 1.0 - float(left @ left) / float(((ys - ys.mean()) ** 2).sum())
+
+
 def fit_power(points: Iterable[tuple[float, float]]) -> Line:
     """Fit a line to log y against log x; its slope is the exponent of the power law."""
     x, y = zip(*points, strict=True)

@@ -25,16 +25,6 @@ class Estimate:
         """Whether the number itself is known."""
         return not math.isnan(self.value)
 
-    def is_within(self, bound: float) -> bool | None:
-        """Return whether |value| <= bound; None where the interval contains a bound or is unknown.
-
-        >>> [Estimate(0.1, low, high).is_within(0.25) for low, high in ((0, 0.2), (0, 0.3), (0.3, 0.4))]
-        [True, None, False]
-        """
-        if -bound <= self.low and self.high <= bound:
-            return True
-        return False if self.low > bound or self.high < -bound else None
-
     def __sub__(self, other: Estimate) -> Estimate:
         """Return the difference of two independent estimates.
 
