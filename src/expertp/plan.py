@@ -220,6 +220,7 @@ def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) ->
         "m_L": multipliers.depth,
         "m_E": multipliers.experts,
         "m_a": multipliers.alpha,
+        "m_KV": multipliers.width,  # keys and values are as wide as the model
         "L": target.n_layer,
         "(2L)": 2 * target.n_layer,
         "d_head": target.d_head,
