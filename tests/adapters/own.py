@@ -4,6 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from expertp.adapters.adapted import Adapted, adapt
+from expertp.spec import BaseHPs
+
+HPS = BaseHPs(lr=0.01, init_std=0.1, adam_eps=1e-8, bias_lr=0.1)
 ROLES = """
 gate: sum
 selection: sigmoid
@@ -66,3 +70,15 @@ class Mine(nn.Module):
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.final(x)).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def mine() -> tuple[Mine, Adapted]:
+    """Return a model with 8 experts that is its own base, initialized."""
+    model = Mine(n_exp=8, top_k=2)
+    fitted = adapt(model, Mine(n_exp=8, top_k=2), HPS, roles=ROLES)
+    fitted.init_(model)
+    return model, fitted
+
+
+def batch(seed: int, rows: int = 8) -> Tensor:
+    return torch.randint(0, 64, (rows, 17), generator=torch.Generator().manual_seed(seed))
