@@ -40,7 +40,7 @@ INSIDE = {
         ("fit",),
         ("balance", "verify"),
         ("trainer",),
-        ("adapted",),
+        ("adapted", "export"),
     ),
     "training": (
         ("records", "resolution"),

@@ -20,6 +20,7 @@ from expertp.rules import EXPERTP, RULE_SETS
 from expertp.spec import BaseHPs
 
 Apply = Literal["fold", "config"]
+ROUTED = ("expert_up", "expert_up_bias", "expert_down", "expert_down_bias")
 HIDDEN = ("H", "S", "F")
 RANKS = ("RQ", "RK")
 
@@ -86,6 +87,26 @@ class Fit:
     bias_lr: float | None
     config: Mapping[str, float]
 
+    @property
+    def total_parameters(self) -> int:
+        """Number of parameters, without selection biases."""
+        return sum(tensor.numel for tensor in self.tensors)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that multiply the activations of one token.
+
+        All but the experts that it does not visit and the input embedding, which is a lookup; a tied embedding counts,
+        because it makes the logits.
+        """
+        is_tied = all(tensor.role != "unembedding" for tensor in self.tensors)
+        lookup = 0 if is_tied else self._entries(("embedding",))
+        idle = (1 - self.target.kappa) * self._entries(ROUTED)
+        return self.total_parameters - lookup - int(idle)
+
+    def _entries(self, roles: tuple[str, ...]) -> int:
+        return sum(tensor.numel for tensor in self.tensors if tensor.role in roles)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values that are valid JSON."""
         return {
@@ -96,6 +117,7 @@ class Fit:
             "target": asdict(self.target),
             "hps": self.hps.to_dict(),
             "forward": asdict(self.forward),
+            "parameters": {"total": self.total_parameters, "active": self.active_parameters},
             "aux_loss": self.aux_loss,
             "bias_lr": self.bias_lr,
             "config": dict(self.config),
