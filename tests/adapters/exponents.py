@@ -1,7 +1,10 @@
 """How the entries of gradients scale with the size of a model that is trained by the plan."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,20 +16,20 @@ from expertp.adapters.adapted import adapt
 from expertp.adapters.roles import pattern_of
 from expertp.spec import BaseHPs
 
-HPS = BaseHPs(lr=2**-8, init_std=0.1, adam_eps=1e-12)
+HPS = BaseHPs(lr=2**-7, init_std=0.1, adam_eps=1e-12)
 STEPS, SKIPPED = 30, 10
-VOCABULARY = 64
 
 
-def batch(step: int, rows: int = 16, length: int = 32) -> Tensor:
-    """Return sequences in which a token usually depends on the one before."""
-    generator = torch.Generator().manual_seed(step)
-    tokens = torch.randint(3, VOCABULARY, (rows, length), generator=generator)
-    random = torch.rand(rows, length, generator=generator) < 0.2
-    for place in range(1, length):
-        follows = (tokens[:, place - 1] * 7 + 5) % (VOCABULARY - 3) + 3
-        tokens[:, place] = torch.where(random[:, place], tokens[:, place], follows)
-    return tokens
+@cache
+def text() -> Tensor:
+    """Return the bytes of some modules of Python."""
+    files = sorted(Path(json.__file__).parents[1].glob("[a-d]*.py"))
+    return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
+
+
+def batch(step: int, rows: int = 12, length: int = 32) -> Tensor:
+    places = torch.randint(len(text()) - length, (rows, 1), generator=torch.Generator().manual_seed(step))
+    return text()[places + torch.arange(length)].long()
 
 
 def gradient_sizes(model_type: str, base: Mapping[str, Any], target: Mapping[str, Any], seed: int) -> dict[str, float]:

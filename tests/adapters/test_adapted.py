@@ -139,7 +139,7 @@ def test_verify_finds_a_changed_selection_bias(tmp_path: Path) -> None:
     mine.init_(model)
     mine.save(tmp_path / "expertp.json", model)
     model.blocks[0].router.bias += 1e-3
-    with pytest.raises(InputError, match="selection bias 0: the values are not those that were saved"):
+    with pytest.raises(InputError, match=r"blocks\.0\.router\.bias: the values are not those that were saved"):
         mine.verify(model, saved=tmp_path / "expertp.json")
 
 

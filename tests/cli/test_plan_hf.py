@@ -150,3 +150,16 @@ def test_a_bad_argument_gets_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert message in refusal(capsys, *arguments)
+
+
+def test_a_parameter_without_a_role_gets_one_line_and_a_text_to_fill_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = {"model_type": "phimoe", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
+    keys |= {"intermediate_size": 32, "num_hidden_layers": 2, "lm_head_bias": True}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    assert main(["plan", "--hf", str(tmp_path), str(tmp_path), "hps.lr=0.01"]) == 2
+    shown = capsys.readouterr()
+    assert "lm_head.bias: no role in family 'phimoe'; fill in the '?' of the roles text" in shown.err
+    assert "lm_head.bias | ? | ?  # 32064" in shown.out
+    assert "model.norm.weight | final_norm | N  # 64" in shown.out

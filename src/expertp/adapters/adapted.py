@@ -16,7 +16,7 @@ from expertp.adapters.describe import describe, family_of
 from expertp.adapters.family import Family, parse_family
 from expertp.adapters.fit import Apply, Fit, TensorPlan, fit
 from expertp.adapters.hub import on_meta, read_config
-from expertp.adapters.roles import SELECTION_BIAS, clean_name, pattern_of
+from expertp.adapters.roles import clean_name
 from expertp.adapters.tensors import whole, write_
 from expertp.adapters.trainer import load_weights_, make_callback, unwrapped
 from expertp.adapters.verify import (
@@ -71,7 +71,7 @@ class Adapted:
             if tensor.init_std:
                 value += tensor.init_std * torch.randn(tensor.shape, generator=generator_of(seed, tensor.name))
             write_(parameter, value)
-        for module, name in selection_biases(model, self.family.rows):
+        for module, name in selection_biases(model, self.family.rows).values():
             write_(getattr(module, name), torch.zeros(getattr(module, name).shape))
 
     def param_groups(self, model: nn.Module) -> list[dict[str, Any]]:
@@ -146,12 +146,7 @@ class Adapted:
             optimizer: each parameter must be in exactly one group with its planned settings.
             saved: file of `save`: the plan and the values of all weights must be those that were saved.
         """
-        biases = frozenset(
-            name
-            for name, _ in _clean(model)
-            if any(row.role == SELECTION_BIAS and row.pattern == pattern_of(name) for row in self.family.rows)
-        )
-        check_parameters(model, self.fit, biases)
+        check_parameters(model, self.fit, frozenset(selection_biases(model, self.family.rows)))
         if optimizer is not None:
             check_groups(model, optimizer, self.fit)
         if saved is not None:
@@ -189,7 +184,7 @@ class Adapted:
         biases = selection_biases(model, self.family.rows)
         return {
             **{name: fingerprint(parameter) for name, parameter in _clean(model)},
-            **{f"selection bias {place}": fingerprint(getattr(*bias)) for place, bias in enumerate(biases)},
+            **{name: fingerprint(getattr(*place)) for name, place in biases.items()},
         }
 
 

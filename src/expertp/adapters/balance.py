@@ -38,7 +38,7 @@ class Balancing:
         self, model: nn.Module, rows: Sequence[RoleRow], n_act: int, lr: float, rule: Balance = "proportional"
     ) -> None:
         self._n_act, self._lr, self._rule = n_act, lr, rule
-        routers, self._biases = _routers(model, rows), selection_biases(model, rows)
+        routers, self._biases = _routers(model, rows), list(selection_biases(model, rows).values())
         if len(routers) != len(self._biases):
             raise InputError(f"the model has {len(routers)} routers but {len(self._biases)} selection biases")
         for module, name in self._biases:
@@ -111,15 +111,15 @@ def balancing(model: nn.Module, rows: Sequence[RoleRow], n_act: int, lr: float, 
         balance.close()
 
 
-def selection_biases(model: nn.Module, rows: Sequence[RoleRow]) -> list[tuple[nn.Module, str]]:
-    """Return the module and the attribute of every selection bias, be it a buffer or a parameter."""
+def selection_biases(model: nn.Module, rows: Sequence[RoleRow]) -> dict[str, tuple[nn.Module, str]]:
+    """Return the module and the attribute of every selection bias, be it a buffer or a parameter, by clean name."""
     patterns = {row.pattern for row in rows if row.role == SELECTION_BIAS}
-    return [
-        (module, own)
+    return {
+        clean_name(f"{name}.{own}"): (module, own)
         for name, module in model.named_modules()
         for own, _ in (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False))
         if pattern_of(clean_name(f"{name}.{own}")) in patterns
-    ]
+    }
 
 
 def _routers(model: nn.Module, rows: Sequence[RoleRow]) -> dict[str, nn.Module]:

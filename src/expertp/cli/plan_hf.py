@@ -9,7 +9,7 @@ from expertp.adapters.adapted import Adapted, adapt
 from expertp.adapters.export import export
 from expertp.adapters.fit import Fit, TensorPlan
 from expertp.adapters.hub import on_meta, read_config
-from expertp.adapters.roles import pattern_of, roles_text
+from expertp.adapters.roles import UnknownParametersError, pattern_of, roles_text
 from expertp.cli.text import output_width, table
 from expertp.config import hps_from_overrides, split_overrides
 from expertp.spec import BaseHPs
@@ -24,7 +24,11 @@ def run_hf(args: argparse.Namespace) -> int:
     """Plan the target and print the plan."""
     base, target = map(Path, args.hf)
     hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
-    adapted = adapt(on_meta(read_config(target)), base, hps, steps=args.steps)
+    try:
+        adapted = adapt(on_meta(read_config(target)), base, hps, steps=args.steps)
+    except UnknownParametersError as error:
+        print(error.roles)
+        raise
     if args.json:
         print(json.dumps(adapted.fit.to_dict(), indent=2))
     elif args.export:
