@@ -16,8 +16,8 @@ from expertp.adapters.adapted import adapt
 from expertp.adapters.roles import pattern_of
 from expertp.spec import BaseHPs
 
-HPS = BaseHPs(lr=2**-7, init_std=0.1, adam_eps=1e-12)
-STEPS, SKIPPED = 30, 10
+HPS = BaseHPs(lr=2**-9, init_std=0.1, adam_eps=1e-12)
+STEPS, SKIPPED = 40, 20
 
 
 @cache
