@@ -12,8 +12,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin
 
+from expertp.adapters.families import FAMILIES, REFUSED
+from expertp.adapters.family import Family
 from expertp.errors import InputError
 from expertp.plan import constant_names
 from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
@@ -103,6 +106,57 @@ def options_table(spec: type[Spec]) -> str:
     return markdown_table(("key", "default", "choices", "meaning"), rows)
 
 
+def families_table() -> str:
+    """Return the families of models, with the facts that the adapters use."""
+    rows = []
+    for name, family in FAMILIES.items():
+        down = next(row for row in family.rows if row.role == "expert_down")
+        writers = dict.fromkeys(row.role for row in family.rows if row.writes and not row.role.endswith("_bias"))
+        rows.append(
+            (
+                f"`{name}`",
+                _gate(family),
+                family.selection or "none",
+                _codes(writers),
+                f"`{' '.join(map(str, down.axes))}`",
+                _codes(native.key for native in family.native),
+            )
+        )
+    head = (
+        "model_type",
+        "gate",
+        "selection bias on",
+        "block outputs: folded into",
+        "experts' down",
+        "config multipliers",
+    )
+    return markdown_table(head, rows)
+
+
+def refused_table() -> str:
+    """Return the families that are refused, with the reasons."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in REFUSED.items():
+        reasons.setdefault(reason, []).append(name)
+    return markdown_table(("model_type", "reason"), [(_codes(names), reason) for reason, names in reasons.items()])
+
+
+def _gate(family: Family) -> str:
+    """Return the gate of a family, as it depends on its configuration."""
+    found = {
+        (function, normalized): family.gate(SimpleNamespace(norm_topk_prob=normalized, expert_selection_fn=function))
+        for function in ("softmax", "sigmoid")
+        for normalized in (False, True)
+    }
+    without, with_norm = found["sigmoid", False], found["sigmoid", True]
+    if without == with_norm:
+        return without
+    condition = "`norm_topk_prob`"
+    if found["softmax", False] != without:
+        condition += " or `expert_selection_fn: softmax`"
+    return f"{without}; {with_norm} with {condition}"
+
+
 def power_table() -> str:
     """Return how often the verdict is right, by the true cost of zero-shot: means over curves, and the range."""
     rows, names = _rows("power"), ("TRANSFERS", "FAILS", "UNDECIDED", "covered", "drift_covered")
@@ -175,6 +229,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "refinement": lambda: options_table(RefinementSpec),
     "choice": lambda: options_table(ChoiceSpec),
     "verdict": lambda: options_table(VerdictSpec),
+    "families": families_table,
+    "refused": refused_table,
     "power": power_table,
     "drift-cost": drift_cost_table,
     "early-stopping": early_stopping_table,

@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 
 from benchmarks import performance
+from expertp.adapters.families import FAMILIES
 from expertp.analysis.paired import paired
 from expertp.cli.main import build_parser
 from expertp.errors import InputError
@@ -99,6 +100,10 @@ def test_the_python_of_the_readme_runs() -> None:
     done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Group(init_std=0.008")
+
+
+def test_the_readme_has_the_number_of_families() -> None:
+    assert f"{len(FAMILIES)} families of Hugging Face" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_commands_of_the_pages_name_verbs_and_flags_that_exist() -> None:

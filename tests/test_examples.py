@@ -45,6 +45,27 @@ def test_study_in_ten_lines(tmp_path):
 
 
 @pytest.mark.heavy
+def test_own_moe():
+    assert float(output_of("own_moe.py").split()[1]) < 1
+
+
+@pytest.mark.heavy
+def test_hf_plain_loop(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
+    losses = [float(line.split()[3]) for line in output_of("hf_plain_loop.py", str(tmp_path)).splitlines()]
+    assert losses[-1] < losses[0] - 1
+    assert (tmp_path / "expertp.json").exists()
+
+
+@pytest.mark.heavy
+def test_hf_trainer_resumes(tmp_path):
+    pytest.importorskip("accelerate", reason="accelerate is not installed: pip install -e '.[hf]'")
+    output_of("hf_trainer.py", str(tmp_path), "5")
+    output_of("hf_trainer.py", str(tmp_path), "10")
+    assert (tmp_path / "checkpoint-10" / "expertp.json").exists()
+
+
+@pytest.mark.heavy
 def test_theory_in_ten_lines():
     rows = [line.split() for line in output_of("theory_in_ten_lines.py").splitlines() if line.split()[0].isdigit()]
     limit, small, large = map(float, rows[-1][1:])

@@ -18,6 +18,7 @@ LAYERS = (
     ("rules", "theory"),
     ("plan", "config"),
     ("data", "model"),
+    ("adapters",),
     ("training",),
     ("study",),
     ("coordcheck", "analysis"),
@@ -29,9 +30,21 @@ LAYERS = (
 )
 # The same inside rooms whose modules build on each other; a module that is not listed comes after all others.
 INSIDE = {
+    "adapters": (
+        ("axes", "tensors"),
+        ("roles",),
+        ("family",),
+        ("families",),
+        ("description",),
+        ("comparable", "describe", "hub"),
+        ("fit",),
+        ("balance", "verify"),
+        ("trainer",),
+        ("adapted", "export"),
+    ),
     "training": (
         ("records", "resolution"),
-        ("balance", "optim", "store"),
+        ("optim", "store"),
         ("checkpoints", "loop"),
         ("probes",),
         ("train",),
@@ -71,6 +84,8 @@ WITHOUT_TORCH = (
     *("study.early_stopping", "study.results", "study.progress"),
     *("training.records", "training.resolution", "training.store", "cli.status"),
     *("paper.listing", "cli.paper"),
+    *("adapters.axes", "adapters.roles", "adapters.families", "adapters.description", "adapters.comparable"),
+    *("adapters.fit",),
 )
 
 

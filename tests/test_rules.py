@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expertp.plan import GROUPS, Group, Plan, plan
-from expertp.rules import D_HEAD, EXPERTP, RULE_SETS, E, L, Monomial, N, N_gamma, a
+from expertp.rules import D_HEAD, EXPERTP, KV, RULE_SETS, E, L, Monomial, N, N_gamma, R, a
 from expertp.spec import BaseHPs, ModelSpec
 
 RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")
@@ -19,12 +19,13 @@ HALF = Fraction(1, 2)
 
 
 class Powers(NamedTuple):
-    """Exponents of the four multipliers, in the order of DIMENSIONS."""
+    """Exponents of the four multipliers, in the order of DIMENSIONS, and of the rank of latent attention."""
 
     width: Fraction | int = 0
     depth: Fraction | int = 0
     experts: Fraction | int = 0
     alpha: Fraction | int = 0
+    rank: Fraction | int = 0
 
 
 class Expected(NamedTuple):
@@ -65,9 +66,15 @@ EXPERTP_ROWS = {
     "attn_v": ATTENTION,
     "attn_o": ATTENTION,
     "qk_norm": vector(Powers(0, -1), Powers()),
+    "attn_sink": vector(Powers(-1, -1), Powers(0, -1)),
+    "latent_down": hidden(Powers(0, -1, rank=-1), Powers(0, -1, rank=-1)),
+    "latent_norm": vector(Powers(0, -1, rank=-1), Powers()),
+    "latent_up": Expected(Powers(rank=-HALF), Powers(rank=-1), Powers(rank=1), Powers(-1, -1), Powers(-1, -1)),
     "linear_bias": vector(Powers(-1, -1), Powers(0, -1)),
+    "attn_v_bias": vector(Powers(-1, -1), Powers(0, -1)),
     # init at gamma = 1; other gammas have their own test
     "router": Expected(Powers(-1), Powers(-1), Powers(1), Powers(0, -1, -1), Powers(-1, -1)),
+    "router_bias": vector(Powers(0, -1, -1), Powers(0, -1)),
     "expert_bias": Expected(None, Powers(), None, None, None),
     "expert_up": hidden(Powers(-1, -1, -1, -1), Powers(-1, -1, 0, -1)),
     "expert_down": down(Powers(-1, -1, -1, 0)),
@@ -75,6 +82,7 @@ EXPERTP_ROWS = {
     "expert_down_bias": vector(Powers(-1, -1, -1, 0), Powers(0, -1)),
     "ffn_up": hidden(Powers(-1, -1, 0, -1), Powers(-1, -1, 0, -1)),
     "ffn_down": down(Powers(-1, -1)),
+    "shared_gate": Expected(Powers(-1), Powers(-1), Powers(1), Powers(0, -1), Powers(-1, -1)),
 }
 DOWN = ("expert_down", "ffn_down")
 FAN_IN = Powers(-HALF, alpha=-HALF)
@@ -92,14 +100,14 @@ def only(row: Expected, *dimensions: str) -> Expected:
 SP_ROWS = {name: only(row) for name, row in EXPERTP_ROWS.items()}
 # 1/sqrt(2 L) is absolute, so relative to the base it is a power of depth.
 SP_ROWS |= {name: SP_ROWS[name]._replace(init=Powers(depth=-HALF)) for name in ("attn_o", *DOWN)}
-COMPLETEP_ROWS = {name: only(row, "width", "depth") for name, row in EXPERTP_ROWS.items()}
+COMPLETEP_ROWS = {name: only(row, "width", "rank", "depth") for name, row in EXPERTP_ROWS.items()}
 COMPLETEP_ROWS |= {
     name: Expected(FAN_IN, Powers(-1, alpha=-1), Powers(1, alpha=1), Powers(-1, -1), Powers(-1, -1)) for name in DOWN
 }
 ROWS = {
     "expertp": EXPERTP_ROWS,
     "sp": SP_ROWS,
-    "mup": {name: only(row, "width") for name, row in EXPERTP_ROWS.items()},
+    "mup": {name: only(row, "width", "rank") for name, row in EXPERTP_ROWS.items()},
     "completep": COMPLETEP_ROWS,
     "fan_in_down": EXPERTP_ROWS | {name: EXPERTP_ROWS[name]._replace(init=FAN_IN) for name in DOWN},
     "no_depth": EXPERTP_ROWS,
@@ -220,7 +228,7 @@ def test_doubling_a_dimension_changes_every_entry_by_its_power_of_two(
     if dimension == "experts" and target.ffn == "dense":
         dimension = "width"
     hps = data.draw(hyperparameters(rules=rules, eps_rule=eps_rule))
-    sizes = Powers(**{name: 2 if name == dimension else 1 for name in DIMENSIONS})
+    sizes = Powers(**{name: 2 if name == dimension else 1 for name in DIMENSIONS}, rank=1)
     assert_plan_scaled(plan(base, doubled(target, dimension), hps), plan(base, target, hps), rules, eps_rule, sizes)
 
 
@@ -238,6 +246,7 @@ def test_any_target_differs_from_the_base_by_powers_of_the_multipliers(
         target.n_layer / base.n_layer,
         target.n_exp / base.n_exp,
         target.alpha_ffn / base.alpha_ffn,
+        rank=1,
     )
     assert_plan_scaled(plan(base, target, hps), plan(base, base, hps), rules, eps_rule, sizes)
 
@@ -251,14 +260,23 @@ def test_the_table_itself_has_the_expected_exponents(rules: str, group: str) -> 
         expected = expected._replace(init=expected.init and Powers())
 
     def powers(rule: Monomial | None) -> Powers | None:
-        # At gamma = 1, m_N^gamma is m_N.
-        return rule and Powers(rule.power_of(N) + rule.power_of(N_gamma), *(rule.power_of(size) for size in (L, E, a)))
+        # At gamma = 1, m_N^gamma is m_N; with as many keys and values as queries, m_KV is m_N.
+        width = rule and sum(rule.power_of(each) for each in (N, N_gamma, KV))
+        return rule and Powers(width, *(rule.power_of(size) for size in (L, E, a, R)))
 
     assert powers(row.init) == expected.init
     assert powers(row.lr) == expected.lr
     assert powers(row.eps) == expected.consistent
     assert powers(row.eps_paper) == expected.paper
     assert row.decays == (expected.decay is not None)
+
+
+@pytest.mark.parametrize("group", EXPERTP_ROWS)
+def test_only_the_eps_of_values_depends_on_their_width(group: str) -> None:
+    """With grouped queries, several query heads share the gradient of one value."""
+    row = EXPERTP.rows[group]
+    assert all(not rule.power_of(KV) for rule in (row.init, row.lr) if rule)
+    assert (row.eps is not None and row.eps.power_of(KV) == -1) == (group in ("attn_v", "attn_v_bias"))
 
 
 @pytest.mark.parametrize("rules", RULES)

@@ -15,9 +15,11 @@ from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
 
 if TYPE_CHECKING:
+    from expertp.adapters.adapted import Adapted, adapt
     from expertp.analysis.transfer import judge
     from expertp.analysis.verdict import StudyVerdict, Verdict
     from expertp.data.prepare import prepare
+    from expertp.model.balance import bias_update
     from expertp.model.transformer import MoETransformer
     from expertp.report.build import render_report
     from expertp.study.sweep import run_study
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from expertp.theory.finite import simulate
     from expertp.theory.problem import Problem
     from expertp.theory.trajectory import Trajectory
-    from expertp.training.balance import bias_update
     from expertp.training.generate import generate, load_model
     from expertp.training.optim import init_parameters, param_groups
     from expertp.training.records import RunResult, StepMetrics
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # Names that are imported on first use -> their modules.
 _LAZY = {
+    "Adapted": "adapters.adapted",
     "MoETransformer": "model.transformer",
     "Problem": "theory.problem",
     "RunResult": "training.records",
@@ -42,7 +44,8 @@ _LAZY = {
     "StudyVerdict": "analysis.verdict",
     "Trajectory": "theory.trajectory",
     "Verdict": "analysis.verdict",
-    "bias_update": "training.balance",
+    "adapt": "adapters.adapted",
+    "bias_update": "model.balance",
     "generate": "training.generate",
     "init_parameters": "training.optim",
     "judge": "analysis.transfer",
@@ -57,6 +60,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Adapted",
     "BaseHPs",
     "InputError",
     "MoETransformer",
@@ -72,6 +76,7 @@ __all__ = [
     "TrainSpec",
     "Trajectory",
     "Verdict",
+    "adapt",
     "bias_update",
     "generate",
     "init_parameters",

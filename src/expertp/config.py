@@ -51,6 +51,17 @@ def load_target(path: str | Path, overrides: Iterable[str] = ()) -> ModelSpec:
     return build(ModelSpec, tree["model"], f"{path}: model")
 
 
+def hps_from_overrides(overrides: Iterable[str]) -> BaseHPs:
+    """Return hyperparameters that are given as overrides only.
+
+    >>> hps_from_overrides(["hps.lr=1/64"]).lr
+    0.015625
+    """
+    tree: dict[str, Any] = {}
+    _apply(tree, overrides, {"hps": BaseHPs})
+    return build(BaseHPs, tree.get("hps", {}), "hps")
+
+
 def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
     """Read a run file with the sections `model:`, `hps:`, `train:` and `base:` (default: the model itself).
 

@@ -4,7 +4,7 @@ This module does not import torch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -133,7 +133,7 @@ def plan(
     )
     values = _symbol_values(multipliers, target, hps.gamma)
     constants = resolve_constants(hps.constants)
-    longer = _relative_steps(hps, steps)
+    longer = relative_steps(hps, steps)
     present = _present_groups(target)
     return Plan(
         base=base,
@@ -141,7 +141,7 @@ def plan(
         hps=hps,
         multipliers=multipliers,
         groups={
-            name: _group(name, rules.rows[name], hps, values, constants, longer) if name in present else Group()
+            name: group_settings(name, rules.rows[name], hps, values, constants, longer) if name in present else Group()
             for name in GROUPS
         },
         forward=_forward(rules, hps, values, target),
@@ -154,10 +154,12 @@ def named_constants(constants: str | Mapping[str, float]) -> Mapping[str, float]
     return {"ones": {}, "paper": PAPER_CONSTANTS}[constants] if isinstance(constants, str) else constants
 
 
-def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, str], float]:
+def resolve_constants(
+    constants: str | Mapping[str, float], groups: Iterable[str] = GROUPS
+) -> dict[tuple[str, str], float]:
     """Return {(group, "lr" or "init"): factor} for a preset or a mapping with names such as `router_lr`."""
     resolved: dict[tuple[str, str], float] = {}
-    known = constant_names()
+    known = constant_names(groups)
     for name, factor in named_constants(constants).items():
         if name not in known:
             raise InputError(f"hps.constants.{name}: unknown constant; {did_you_mean(name, known)}")
@@ -174,14 +176,14 @@ def resolve_constants(constants: str | Mapping[str, float]) -> dict[tuple[str, s
     return resolved
 
 
-def constant_names() -> list[str]:
-    """Return the names allowed in `hps.constants`: those with a group in the reference model."""
-    names = []
-    for family, groups in CONSTANT_FAMILIES.items():
-        if not set(groups) & set(GROUPS):
+def constant_names(groups: Iterable[str] = GROUPS) -> list[str]:
+    """Return the names allowed in `hps.constants` for a model with the given groups (default: the reference model)."""
+    names, there = [], set(groups)
+    for family, members in CONSTANT_FAMILIES.items():
+        if not there & set(members):
             continue
         names.append(f"{family}_lr")
-        if EXPERTP.rows[groups[0]].init is not None:
+        if EXPERTP.rows[members[0]].init is not None:
             names.append(f"{family}_init")
     return names
 
@@ -220,6 +222,7 @@ def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) ->
         "m_L": multipliers.depth,
         "m_E": multipliers.experts,
         "m_a": multipliers.alpha,
+        "m_KV": multipliers.width,  # keys and values are as wide as the model
         "L": target.n_layer,
         "(2L)": 2 * target.n_layer,
         "d_head": target.d_head,
@@ -227,7 +230,7 @@ def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) ->
     }
 
 
-def _relative_steps(hps: BaseHPs, steps: int | None) -> float:
+def relative_steps(hps: BaseHPs, steps: int | None) -> float:
     """Return the factor by which the target's run is longer than the base's, as used by weight decay."""
     if steps is not None and steps < 1:
         raise InputError(f"steps={steps} is not positive; give the number of optimizer steps of the target's run")
@@ -238,7 +241,7 @@ def _relative_steps(hps: BaseHPs, steps: int | None) -> float:
     return 1.0 if steps is None else steps / hps.tuned_steps
 
 
-def _group(
+def group_settings(
     name: str,
     row: Row,
     hps: BaseHPs,
@@ -246,6 +249,16 @@ def _group(
     constants: Mapping[tuple[str, str], float],
     longer: float,
 ) -> Group:
+    """Return the settings of one parameter group.
+
+    Args:
+        name: name of the group.
+        row: its rules.
+        hps: hyperparameters of the base.
+        values: values of the symbols in the rules.
+        constants: constant multipliers, from `resolve_constants`.
+        longer: how much longer the target's run is than the base's, from `relative_steps`.
+    """
     if name == "expert_bias":
         return Group(init_std=0.0, lr=hps.bias_lr * row.lr(values))
     eps = row.adam_eps(hps.eps_rule)

@@ -1,8 +1,10 @@
 """Scaling rules: one literal table in the layout of the paper's Table 2, and the rule sets derived from it.
 
 A rule is a monomial in multipliers relative to the base model, m_N = N/N0 (width), m_L = L/L0 (depth),
-m_E = E/E0 (experts) and m_a = a/a0 (expert size); at the base every rule is 1. In this file `N`, `L`, `E` and `a`
-stand for these multipliers. Forward multipliers may also use absolute sizes of the target.
+m_E = E/E0 (experts), m_a = a/a0 (expert size), m_KV (width of keys and values) and m_R (rank of latent attention); at
+the base every rule is 1. In this file `N`, `L`, `E`, `a`, `KV` and `R` stand for these multipliers. m_a, m_KV and m_R
+belong to a tensor: a model may have routed, shared and dense FFNs of different sizes. Forward multipliers may also use
+absolute sizes of the target.
 """
 
 from __future__ import annotations
@@ -81,10 +83,11 @@ def _symbol(name: str) -> Monomial:
 
 ONE = Monomial()
 N, L, E, a = _symbol("m_N"), _symbol("m_L"), _symbol("m_E"), _symbol("m_a")
+KV, R = _symbol("m_KV"), _symbol("m_R")
 N_gamma = _symbol("m_N^gamma")
 # Absolute sizes of the target: part of the architecture, not 1 at the base.
 DEPTH, TWO_DEPTH, D_HEAD, N_ACT = _symbol("L"), _symbol("(2L)"), _symbol("d_head"), _symbol("n_act")
-SYMBOLS = ("m_N", "m_N^gamma", "m_L", "m_E", "m_a", "L", "(2L)", "d_head", "n_act")
+SYMBOLS = ("m_N", "m_N^gamma", "m_KV", "m_R", "m_L", "m_E", "m_a", "L", "(2L)", "d_head", "n_act")
 HALF = Fraction(1, 2)
 
 
@@ -148,11 +151,17 @@ EXPERTP = RuleSet(
         "norm":          _vector(                                   1 / (N * L),         ONE,                  where="Tab. 2, App. A", start="gain"),
         "final_norm":    _vector(                                   1 / N,               ONE,                  where="Tab. 2, App. A", start="gain"),
         "attn_qk":           Row(N ** -HALF,           1 / N,       1 / (N * L),         1 / (N * L),          where="Tab. 2"),
-        "attn_v":            Row(N ** -HALF,           1 / N,       1 / (N * L),         1 / (N * L),          where="Tab. 2"),
+        "attn_v":            Row(N ** -HALF,           1 / N,       1 / (KV * L),        1 / (KV * L),         where="Tab. 2"),
         "attn_o":            Row(N ** -HALF,           1 / N,       1 / (N * L),         1 / (N * L),          where="Tab. 2"),
         "qk_norm":       _vector(                                   1 / L,               ONE,                  where="beyond the paper", start="gain"),
+        "attn_sink":     _vector(                                   1 / (N * L),         1 / L,                where="beyond the paper"),
+        "latent_down":       Row(N ** -HALF,           1 / N,       1 / (R * L),         1 / (R * L),          where="beyond the paper"),
+        "latent_norm":   _vector(                                   1 / (R * L),         ONE,                  where="beyond the paper", start="gain"),
+        "latent_up":         Row(R ** -HALF,           1 / R,       1 / (N * L),         1 / (N * L),          where="beyond the paper"),
         "linear_bias":   _vector(                                   1 / (N * L),         1 / L,                where="Tab. 2"),
+        "attn_v_bias":   _vector(                                   1 / (KV * L),        1 / L,                where="Tab. 2"),
         "router":            Row(1 / N_gamma,          1 / N,       1 / (L * E),         1 / (N * L),          where="Tab. 1-2, Rule 1"),
+        "router_bias":   _vector(                                   1 / (L * E),         1 / L,                where="beyond the paper"),
         "expert_bias":       Row(None,                 ONE,         None,                None, False, "zero",  where="Tab. 1-2, Rule 2, App. B"),
         "expert_up":         Row(N ** -HALF,           1 / N,       1 / (N * L * a * E), 1 / (N * L * a),      where="Tab. 1-2, Rule 3"),
         "expert_down":       Row(N ** -HALF / a,       1 / (N * a), 1 / (N * L * E),     1 / (N * L * a ** 2), where="Tab. 1-2, Rule 3"),
@@ -160,6 +169,7 @@ EXPERTP = RuleSet(
         "expert_down_bias": _vector(                                1 / (N * L * E),     1 / L,                where="Tab. 2"),
         "ffn_up":            Row(N ** -HALF,           1 / N,       1 / (N * L * a),     1 / (N * L * a),      where="Rule 3 with one expert"),
         "ffn_down":          Row(N ** -HALF / a,       1 / (N * a), 1 / (N * L),         1 / (N * L * a ** 2), where="Rule 3 with one expert"),
+        "shared_gate":       Row(1 / N_gamma,          1 / N,       1 / L,               1 / (N * L),          where="Rule 1 with one expert"),
     },
     forward=ForwardRules(residual=1 / L, logits=1 / N, attention_scale=1 / D_HEAD, moe_output=1 / N_ACT),
 )
@@ -202,8 +212,9 @@ SP = _with_init(
     ("attn_o", *DOWN_PROJECTIONS),
     init=TWO_DEPTH**-HALF,  # GPT-2's residual init: an absolute size, not 1 at the base
 )
-MUP = _keep(EXPERTP, N, N_gamma)
-COMPLETEP = _with_init(_keep(EXPERTP, N, N_gamma, L), DOWN_PROJECTIONS, init=(N * a) ** -HALF, lr=1 / (N * a))
+WIDTHS = (N, N_gamma, KV, R)
+MUP = _keep(EXPERTP, *WIDTHS)
+COMPLETEP = _with_init(_keep(EXPERTP, *WIDTHS, L), DOWN_PROJECTIONS, init=(N * a) ** -HALF, lr=1 / (N * a))
 FAN_IN_DOWN = _with_init(EXPERTP, DOWN_PROJECTIONS, init=(N * a) ** -HALF)
 # Controls: EXPERTP without one factor. Along the axis of this factor, a study that can see a failure sees one.
 NO_DEPTH = replace(EXPERTP, forward=replace(EXPERTP.forward, residual=ONE))
@@ -225,7 +236,7 @@ RULE_SETS: Mapping[RuleSetName, RuleSet] = {
 
 # Constant multipliers do not depend on scale. Names are FAMILY_lr and FAMILY_init; a family is one or more groups.
 CONSTANT_FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "attn_qkv": ("attn_qk", "attn_v"),
+    "attn_qkv": ("attn_qk", "attn_v", "latent_down", "latent_up"),
     "mlp_up": ("expert_up", "ffn_up"),
     "mlp_down": DOWN_PROJECTIONS,
     **{group: (group,) for group in EXPERTP.rows if group != "expert_bias"},

@@ -6,11 +6,11 @@ import torch
 
 from expertp.bench.experts import Case, Shape, make_case
 from expertp.bench.timing import interleaved
+from expertp.model.balance import bias_update
 from expertp.model.experts import BACKENDS, BackendName
 from expertp.model.transformer import MoETransformer
 from expertp.plan import plan
 from expertp.spec import BaseHPs, Dtype, ModelSpec
-from expertp.training.balance import bias_update
 from expertp.training.loop import autocast
 from expertp.training.optim import adamw, init_parameters
 

@@ -5,6 +5,8 @@ change the target, `hps.KEY=VALUE` the hyperparameters of the base. hps.lr is li
 
 The rules carry hyperparameters over to larger models at the same number of steps. The optimal learning rate depends on
 the number of steps, too, and the rules do not say how: tune the base at the steps of the target's run.
+
+With --hf, base and target are models of Hugging Face transformers, given by their config.json; no weights are needed.
 """
 
 import argparse
@@ -15,13 +17,14 @@ from fractions import Fraction
 
 from expertp.cli.text import describe_multipliers, output_width, table
 from expertp.config import load_base, load_target, split_overrides
+from expertp.errors import InputError
 from expertp.plan import Group, Plan, named_constants, plan
 from expertp.rules import EXPERTP, RULE_SETS
 from expertp.spec import BaseHPs, ModelSpec
 
 EXAMPLES = """\
   expertp plan --base configs/base.yaml --target configs/target.yaml
-  expertp plan --base configs/base.yaml --target configs/target.yaml model.n_embd=2048 hps.lr=0.02 --json
+  expertp plan --hf base/config.json target/config.json hps.lr=0.01 hps.init_std=0.02
 """
 
 # Width of the output, in characters, from which one table holds a whole plan.
@@ -31,8 +34,14 @@ WIDE = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.* of the target, hps.* of the base")
-    parser.add_argument("--base", required=True, metavar="FILE", help="YAML file with model: and hps:")
-    parser.add_argument("--target", required=True, metavar="FILE", help="YAML file with model:")
+    parser.add_argument("--base", metavar="FILE", help="YAML file with model: and hps:")
+    parser.add_argument("--target", metavar="FILE", help="YAML file with model:")
+    parser.add_argument(
+        "--hf",
+        nargs=2,
+        metavar=("BASE", "TARGET"),
+        help="instead of --base and --target: two config.json of transformers, or directories with one",
+    )
     parser.add_argument(
         "--steps",
         type=int,
@@ -45,10 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="permit a sparsity other than the base's (default: error)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--roles", action="store_true", help="with --hf: print the role and axes of every parameter")
+    parser.add_argument(
+        "--export",
+        choices=("torchtitan", "automodel"),
+        help="with --hf: print multipliers on lr and weight decay for another program",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan the target and print the plan."""
+    _check_files(args)
+    if args.hf:
+        from expertp.cli.plan_hf import run_hf
+
+        return run_hf(args)
     overrides = split_overrides(args.overrides, {"model": ModelSpec, "hps": BaseHPs})
     base, hps = load_base(args.base, overrides["hps"])
     target = load_target(args.target, overrides["model"])
@@ -70,6 +90,21 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Either --hf, or --base and --target."""
+    given = {"--base": args.base, "--target": args.target}
+    if args.hf:
+        wrong = [flag for flag, value in given.items() if value]
+        wrong += ["--allow-kappa-change"] if args.allow_kappa_change else []
+        if wrong:
+            raise InputError(f"{wrong[0]} does not go with --hf; leave it out")
+        return
+    if missing := [flag for flag, value in given.items() if not value]:
+        raise InputError(f"the following arguments are required: {', '.join(missing)} (see 'expertp plan --help')")
+    if args.roles or args.export:
+        raise InputError(f"{'--roles' if args.roles else '--export'} needs --hf BASE TARGET")
 
 
 def print_plan(planned: Plan) -> None:

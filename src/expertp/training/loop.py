@@ -19,11 +19,11 @@ from torch.utils import deterministic as torch_deterministic
 
 from expertp.data import Dataset, check_vocab, eval_batches, train_batch
 from expertp.errors import InputError
+from expertp.model.balance import bias_update
 from expertp.model.experts import choose_backend
 from expertp.model.transformer import MoETransformer
 from expertp.plan import Plan
 from expertp.spec import Dtype, RunSpec, TrainSpec
-from expertp.training.balance import bias_update
 from expertp.training.optim import adamw, init_parameters, lr_factor, set_lr_factor
 from expertp.training.resolution import plan_run, resolve_dtype
 from expertp.util.machine import memory_bytes

@@ -1,6 +1,5 @@
 """From plans to torch: initialization, parameter groups of optimizers, and schedules as factors on their lr."""
 
-import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import nn
 
 from expertp.errors import InputError, did_you_mean, shown
+from expertp.model.seeding import generator_of
 from expertp.model.transformer import group_of
 from expertp.plan import Group, Plan
 from expertp.spec import TrainSpec
@@ -28,7 +28,7 @@ def init_parameters(model: nn.Module, plan: Plan, seed: int, group_of: Callable[
             elif std == 0.0:
                 parameter.zero_()
             else:
-                parameter.copy_(std * torch.randn(parameter.shape, generator=_generator(seed, name)))
+                parameter.copy_(std * torch.randn(parameter.shape, generator=generator_of(seed, name)))
 
 
 def param_groups(model: nn.Module, plan: Plan, group_of: Callable[[str], str] = group_of) -> list[dict[str, Any]]:
@@ -102,8 +102,3 @@ def _planned(plan: Plan, group_name: str, parameter_name: str) -> Group:
             "plan the model that is trained"
         )
     return group
-
-
-def _generator(seed: int, name: str) -> torch.Generator:
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

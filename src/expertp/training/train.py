@@ -12,8 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from expertp.data import open_dataset
+from expertp.model.balance import load_deviation
 from expertp.spec import RunSpec
-from expertp.training.balance import load_deviation
 from expertp.training.checkpoints import Checkpoint, resume, save
 from expertp.training.loop import StepOutcome, TrainingLoop, check_run, deterministic, resolve_device
 from expertp.training.records import RunResult, Status, StepMetrics

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expertp.training.balance import bias_update, load_deviation
+from expertp.model.balance import bias_update, load_deviation
 
 
 @pytest.mark.heavy

@@ -1,0 +1,1 @@
+"""Models of others: roles by family, sizes from tensor shapes, settings with forward multipliers folded in."""

@@ -1,0 +1,123 @@
+"""From a torch module to its description: roles by name, sizes from shapes, n_act from the router."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from expertp.adapters.axes import Shaped, sizes_of
+from expertp.adapters.description import Description, Sizes, Tensor
+from expertp.adapters.families import FAMILIES, REFUSED
+from expertp.adapters.family import Family
+from expertp.adapters.roles import (
+    SELECTION_BIAS,
+    RoleRow,
+    UnknownParametersError,
+    clean_name,
+    count_layers,
+    match_rows,
+    roles_text,
+)
+from expertp.errors import InputError, shown
+
+# Attributes of a router, or of a module around it, that hold the number of experts per token.
+N_ACT_ATTRIBUTES = ("top_k", "n_act", "num_experts_per_tok")
+# Attributes of attention modules that depend on the size of a head.
+HEAD_ATTRIBUTES = ("head_dim", "scaling")
+
+
+def family_of(model: nn.Module) -> Family:
+    """Return the family of a model of transformers, by the `model_type` of its configuration."""
+    model_type = str(getattr(getattr(model, "config", None), "model_type", ""))
+    refuse(model_type)
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    what = f"model_type {shown(model_type)}" if model_type else "a module without model_type"
+    raise UnknownParametersError(
+        f"{what} is not a known family; fill in the '?' of the roles text and pass it as roles=...",
+        roles_text(shapes_of(model)),
+    )
+
+
+def refuse(model_type: str) -> None:
+    """Raise an error for a family that has no rules."""
+    if model_type in REFUSED:
+        raise InputError(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
+
+
+def describe(model: nn.Module, family: Family, n_act: int | None = None) -> Description:
+    """Return the description of a model, which may be on the meta device.
+
+    Args:
+        model: a model of transformers or a module of a user; wrappers such as DDP do not matter.
+        family: its family.
+        n_act: experts per token; None: an attribute of the router has it.
+    """
+    config = getattr(model, "config", None)
+    if why_not := family.why_not(config):
+        raise InputError(f"model_type '{family.model_type}': {why_not}, for which there is no rule")
+    shapes = shapes_of(model)
+    rows = match_rows(shapes, family.rows, family.model_type)
+    _check_layout(model, rows)
+    axes = sizes_of([Shaped(name, shapes[name], row.axes) for name, row in rows.items()])
+    for symbol, what in (("N", "embedding"), ("E", "router")):
+        if symbol not in axes:
+            raise InputError(f"no parameter has the axis {symbol}; give the {what} its role and axes")
+    return Description(
+        family=family,
+        gate=family.gate(config),
+        sizes=Sizes(axes, count_layers(rows), n_act or _n_act(model, rows)),
+        tensors=tuple(Tensor(name, row, shapes[name]) for name, row in rows.items() if row.role != SELECTION_BIAS),
+        heads=frozenset(_heads(model)),
+        config=_plain(config),
+    )
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all parameters by clean name; tied parameters appear once."""
+    return {clean_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def _n_act(model: nn.Module, rows: Mapping[str, RoleRow]) -> int:
+    """Return the experts per token, from the module that has a router's weight or from a module around it."""
+    modules = {clean_name(name): module for name, module in model.named_modules()}
+    for name, row in rows.items():
+        place = name
+        while row.role == "router" and place:
+            place = place.rpartition(".")[0]
+            for attribute in N_ACT_ATTRIBUTES:
+                value = getattr(modules.get(place), attribute, None)
+                if isinstance(value, int):
+                    return value
+    raise InputError(
+        f"no module around a router has an attribute {' or '.join(N_ACT_ATTRIBUTES)}; pass n_act and base_n_act"
+    )
+
+
+def _heads(model: nn.Module) -> Iterator[tuple[str, float]]:
+    """Yield the sizes and scales of attention heads."""
+    for module in model.modules():
+        for attribute in HEAD_ATTRIBUTES:
+            value = getattr(module, attribute, None)
+            if isinstance(value, int | float):
+                yield attribute, float(value)
+
+
+def _check_layout(model: nn.Module, rows: Mapping[str, RoleRow]) -> None:
+    """Compare the layout of experts with what their module says: shapes of square experts cannot tell."""
+    modules = {clean_name(name): module for name, module in model.named_modules()}
+    for name, row in rows.items():
+        if row.role != "expert_down" or len(row.axes) != 3:
+            continue
+        says = getattr(modules.get(name.rpartition(".")[0]), "is_transposed", None)
+        if says is not None and bool(says) != (str(row.axes[-1]) == "N"):
+            raise InputError(
+                f"{name} has the axes [{', '.join(map(str, row.axes))}] in its row, but its module says "
+                f"is_transposed={says}: the layout is mirrored; correct the row"
+            )
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """Return a configuration as plain values; empty for a module without one."""
+    plain: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
+    return plain

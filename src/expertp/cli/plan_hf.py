@@ -1,0 +1,95 @@
+"""`expertp plan --hf`: the plan of a model of transformers, from two configurations and without weights."""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from expertp.adapters.adapted import Adapted, adapt
+from expertp.adapters.export import export
+from expertp.adapters.fit import Fit, TensorPlan
+from expertp.adapters.hub import on_meta, read_config
+from expertp.adapters.roles import UnknownParametersError, pattern_of, roles_text
+from expertp.cli.text import output_width, table
+from expertp.config import hps_from_overrides, split_overrides
+from expertp.spec import BaseHPs
+from expertp.util.text import count
+
+# Width of the output, in characters, from which the table names a parameter of every row.
+WIDE = 110
+BIAS_NAMES = {"sigmoid": "sigmoid gates", "softmax": "softmax gates", "logit": "router logits"}
+
+
+def run_hf(args: argparse.Namespace) -> int:
+    """Plan the target and print the plan."""
+    base, target = map(Path, args.hf)
+    hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
+    try:
+        adapted = adapt(on_meta(read_config(target)), base, hps, steps=args.steps)
+    except UnknownParametersError as error:
+        print(error.roles)
+        raise
+    if args.json:
+        print(json.dumps(adapted.fit.to_dict(), indent=2))
+    elif args.export:
+        print(export(adapted.fit, args.export))
+    elif args.roles:
+        print(roles_text({tensor.name: tensor.shape for tensor in adapted.fit.tensors}, adapted.family.rows))
+    else:
+        _print(adapted)
+    return 0
+
+
+def _print(adapted: Adapted) -> None:
+    fit = adapted.fit
+    hps = fit.hps
+    print(f"family  {fit.family}; rules {hps.rules}, eps {hps.eps_rule}")
+    print(
+        f"hps     lr {hps.lr:g}, init_std {hps.init_std:g}, adam_eps {hps.adam_eps:g}, "
+        f"weight_decay {hps.weight_decay:g}, bias_lr {hps.bias_lr:g}, gamma {hps.gamma:g}"
+    )
+    for label, sizes in (("base  ", fit.base), ("target", fit.target)):
+        axes = ", ".join(f"{symbol} {size}" for symbol, size in sizes.axes.items() if symbol not in ("E", "N"))
+        print(f"{label}  n_embd {sizes.n_embd}, n_layer {sizes.n_layer}, E{sizes.n_exp}A{sizes.n_act}; {axes}")
+    print(
+        f"        {count(fit.total_parameters)} parameters, {count(fit.active_parameters)} active (without the input "
+        "embedding and idle experts)",
+        end="\n\n",
+    )
+    header = ("role", "tensors", "init", "lr", "weight decay", "Adam eps", "fold", "such as")
+    columns = len(header) if output_width() >= WIDE else len(header) - 1
+    print(table([row[:columns] for row in (header, *map(_row, _alike(fit.tensors)))]), end="\n\n")
+    forward = fit.forward
+    print(
+        f"forward multipliers, folded into the tensors: block outputs x {forward.residual:.4g}, logits x "
+        f"{forward.logits:.4g}, sum over active experts x {forward.moe_output:.4g}"
+    )
+    print(_balance(adapted))
+    print("init: standard deviation; '=' the value at which a norm starts. Names: --roles; per tensor: --json")
+
+
+def _alike(tensors: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
+    """Group tensors with equal role and settings."""
+    groups: dict[tuple[object, ...], list[TensorPlan]] = {}
+    for tensor in tensors:
+        key = (tensor.role, tensor.start, tensor.init_std, tensor.lr, tensor.weight_decay, tensor.adam_eps)
+        groups.setdefault(key, []).append(tensor)
+    return list(groups.values())
+
+
+def _row(alike: list[TensorPlan]) -> tuple[str, ...]:
+    one = alike[0]
+    init = f"{one.init_std:.4g}" if one.init_std else f"={one.start:.4g}"
+    numbers = (one.lr, one.weight_decay, one.adam_eps, one.fold)
+    example = pattern_of(one.name).removeprefix("model.layers.#.")
+    return (one.role, str(len(alike)), init, *(f"{number:.4g}" for number in numbers), example)
+
+
+def _balance(adapted: Adapted) -> str:
+    """Say how the loads are balanced."""
+    fit: Fit = adapted.fit
+    auxiliary = f"multiply the base's auxiliary-loss coefficient by {fit.aux_loss:.4g}"
+    if adapted.family.selection is None:
+        return f"balance: the family has no selection bias; {auxiliary}"
+    added_to = BIAS_NAMES[adapted.family.selection]
+    return f"balance: selection bias on {added_to}, bias_lr {fit.bias_lr:.4g}; with an auxiliary loss, {auxiliary}"

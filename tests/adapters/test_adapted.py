@@ -1,0 +1,201 @@
+"""From settings to torch: init, parameter groups, clipping, files, and verification in wrappers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters.own import ROLES, Mine
+from torch import nn
+
+from expertp.adapters.adapted import Adapted, adapt
+from expertp.errors import InputError
+from expertp.spec import BaseHPs
+
+HPS = BaseHPs(lr=0.01, init_std=0.1, adam_eps=1e-8, weight_decay=0.1)
+
+
+def fitted(roles: Any = ROLES, **sizes: int) -> tuple[Mine, Adapted]:
+    model = Mine(**{"width": 64, "depth": 4, "n_exp": 8, "top_k": 4, "hidden": 24, **sizes})
+    return model, adapt(model, Mine(), HPS, roles=roles)
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(0))
+
+
+def test_a_module_of_a_user_gets_the_plan() -> None:
+    _, mine = fitted()
+    plans = {tensor.name: tensor for tensor in mine.fit.tensors}
+    down = plans["blocks.3.down"]  # m_N 2, m_L 2, m_K 2, m_a 1/2
+    assert (down.fold, down.lr, down.init_std) == pytest.approx((1 / 4, HPS.lr / 4, 0.1 * 2**-0.5 * 2 / 4))
+    assert plans["final.weight"].start == 0.5
+    assert "blocks.0.router.bias" not in plans
+    assert mine.fit.bias_lr == HPS.bias_lr
+
+
+def test_roles_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "roles.txt").write_text(ROLES)
+    assert fitted(tmp_path / "roles.txt")[1].fit == fitted()[1].fit
+
+
+def test_a_router_without_n_act_needs_it_as_an_argument() -> None:
+    small, large = Mine(), Mine(n_exp=8, top_k=4)
+    for model in (small, large):
+        for block in model.blocks:
+            block.router.k = block.router.top_k
+            del block.router.top_k
+    with pytest.raises(InputError, match="pass n_act and base_n_act"):
+        adapt(large, small, HPS, roles=ROLES)
+    assert adapt(large, small, HPS, roles=ROLES, n_act=4, base_n_act=2).fit.forward.moe_output == 0.5
+
+
+def test_init_follows_the_plan_and_depends_on_seed_and_name_only() -> None:
+    model, mine = fitted()
+    mine.init_(model, seed=3)
+    values = dict(model.named_parameters())
+    for tensor in mine.fit.tensors:
+        value = values[tensor.name]
+        if tensor.init_std == 0:
+            assert (value == tensor.start).all()
+        else:
+            assert float(value.detach().std()) == pytest.approx(tensor.init_std, rel=0.1)
+    deeper, other = fitted(depth=6)
+    other.init_(deeper, seed=3)
+    ours, theirs = values["blocks.0.up"], deeper.blocks[0].up
+    stds = [next(t.init_std for t in each.fit.tensors if t.name == "blocks.0.up") for each in (mine, other)]
+    torch.testing.assert_close(ours / stds[0], theirs / stds[1])
+    mine.init_(model, seed=4)
+    assert not torch.equal(ours / stds[0], theirs / stds[1])
+
+
+def test_groups_hold_every_parameter_once_and_no_selection_bias() -> None:
+    model, mine = fitted()
+    groups = mine.param_groups(model)
+    names = [name for group in groups for name in group["param_names"]]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+    assert len({group["name"] for group in groups}) == len(groups)
+    assert all(group["lr"] == group["initial_lr"] for group in groups)
+
+
+def test_the_clip_norm_of_the_base_is_that_of_torch() -> None:
+    model = Mine()
+    base = adapt(model, Mine(), HPS, roles=ROLES)
+    base.init_(model)
+    optimizer = torch.optim.AdamW(base.param_groups(model))
+    model(tokens()).backward()
+    saved = [parameter.grad.clone() for parameter in model.parameters()]
+    ours = base.clip_grad_norm_(optimizer, 0.1)
+    clipped = [parameter.grad.clone() for parameter in model.parameters()]
+    for parameter, gradient in zip(model.parameters(), saved, strict=True):
+        parameter.grad.copy_(gradient)
+    theirs = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    torch.testing.assert_close(ours, theirs)
+    for parameter, gradient in zip(model.parameters(), clipped, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    assert ours > 0.1
+    with pytest.raises(InputError, match="max_norm=0 is not positive"):
+        base.clip_grad_norm_(optimizer, 0.0)
+
+
+def test_verify_accepts_what_was_made_and_saved(tmp_path: Path) -> None:
+    model, mine = fitted()
+    mine.init_(model)
+    optimizer = torch.optim.AdamW(mine.param_groups(model))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.5)
+    model(tokens()).backward()
+    optimizer.step()
+    schedule.step()
+    mine.save(tmp_path / "expertp.json", model)
+    mine.verify(model, optimizer, tmp_path / "expertp.json")
+    assert json.loads((tmp_path / "expertp.json").read_text())["family"] == "Mine"
+
+
+def test_verify_finds_another_plan_a_lost_tensor_and_changed_weights(tmp_path: Path) -> None:
+    model, mine = fitted()
+    mine.init_(model)
+    mine.save(tmp_path / "expertp.json", model)
+    changed = replace(mine, fit=replace(mine.fit, tensors=tuple(replace(t, lr=2 * t.lr) for t in mine.fit.tensors)))
+    optimizer = torch.optim.AdamW(changed.param_groups(model))
+    with pytest.raises(InputError, match=r"embed\.weight has initial_lr=0\.02 in the optimizer but 0\.01 in the plan"):
+        mine.verify(model, optimizer)
+    with pytest.raises(InputError, match=r"embed\.weight was planned with lr=0\.01, now with 0\.02; the plan changed"):
+        changed.verify(model, saved=tmp_path / "expertp.json")
+    groups = mine.param_groups(model)
+    groups[0]["params"].pop()
+    groups[0]["param_names"].pop()
+    with pytest.raises(InputError, match=r"embed\.weight is in 0 parameter groups, not in one"):
+        mine.verify(model, torch.optim.AdamW(groups[1:]))
+    with torch.no_grad():
+        model.blocks[1].down[0, 0, 0] += 1e-6
+    with pytest.raises(InputError, match=r"blocks\.1\.down: the values are not those that were saved"):
+        mine.verify(model, saved=tmp_path / "expertp.json")
+
+
+def test_verify_finds_a_changed_selection_bias(tmp_path: Path) -> None:
+    model, mine = fitted()
+    mine.init_(model)
+    mine.save(tmp_path / "expertp.json", model)
+    model.blocks[0].router.bias += 1e-3
+    with pytest.raises(InputError, match=r"blocks\.0\.router\.bias: the values are not those that were saved"):
+        mine.verify(model, saved=tmp_path / "expertp.json")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"tensors": 3, "fingerprints": {}}'])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    model, mine = fitted()
+    (tmp_path / "expertp.json").write_text(content)
+    with pytest.raises(InputError, match=r"expertp\.json: damaged"):
+        mine.verify(model, saved=tmp_path / "expertp.json")
+    with pytest.raises(InputError, match=r"nothing\.json: no such file"):
+        mine.verify(model, saved=tmp_path / "nothing.json")
+
+
+def test_a_model_with_other_parameters_is_refused() -> None:
+    _, mine = fitted()
+    with pytest.raises(InputError, match="is planned but the model does not have it"):
+        mine.verify(Mine(width=64))
+    with pytest.raises(InputError, match=r"has the shape \[64, 32\], but \[64, 64\] in the plan"):
+        mine.verify(Mine(depth=4, n_exp=8, top_k=4))
+
+
+@pytest.mark.heavy
+def test_wrappers_change_nothing(tmp_path: Path) -> None:
+    """torch.compile, activation checkpointing, DDP and FSDP2 with one process."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def compiled(model: Mine) -> nn.Module:
+        return torch.compile(model, backend="eager")
+
+    def checkpointed(model: Mine) -> nn.Module:
+        for place, block in enumerate(model.blocks):
+            model.blocks[place] = checkpoint_wrapper(block)
+        return model
+
+    def sharded(model: Mine) -> nn.Module:
+        mesh = init_device_mesh("cpu", (1,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        plain, mine = fitted()
+        mine.init_(plain)
+        mine.save(tmp_path / "expertp.json", plain)
+        for wrap in (compiled, checkpointed, nn.parallel.DistributedDataParallel, sharded):
+            model, _ = fitted()
+            wrapped = wrap(model)
+            again = adapt(wrapped, Mine(), HPS, roles=ROLES)
+            assert again.fit.tensors == mine.fit.tensors, wrap
+            again.init_(wrapped)  # after wrapping, and after sharding
+            optimizer = torch.optim.AdamW(again.param_groups(wrapped))
+            again.verify(wrapped, optimizer, tmp_path / "expertp.json")
+            wrapped(tokens()).backward()
+            assert again.clip_grad_norm_(optimizer, 1.0) > 0
+    finally:
+        torch.distributed.destroy_process_group()

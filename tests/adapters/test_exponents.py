@@ -1,0 +1,56 @@
+"""Gradient entries scale with width like the eps of the rules, in rows that the reference model does not have."""
+
+from typing import Any
+
+import pytest
+from adapters.exponents import exponents
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
+
+FACTORS = (1, 2, 4)
+# model_type, whether ranks or keys and values grow with the width -> exponents of the rules.
+EXPECTED: dict[tuple[str, bool], dict[str, float]] = {
+    ("deepseek_v3", False): {
+        "self_attn.q_a_proj.weight": 0, "self_attn.q_a_layernorm.weight": 0, "self_attn.q_b_proj.weight": -1,
+        "self_attn.kv_a_proj_with_mqa.weight": 0, "self_attn.kv_a_layernorm.weight": 0,
+        "self_attn.kv_b_proj.weight": -1,
+    },
+    ("deepseek_v3", True): {
+        "self_attn.q_a_proj.weight": -1, "self_attn.q_a_layernorm.weight": -1, "self_attn.q_b_proj.weight": -1,
+        "self_attn.kv_a_proj_with_mqa.weight": -1, "self_attn.kv_a_layernorm.weight": -1,
+        "self_attn.kv_b_proj.weight": -1,
+    },
+    ("gpt_oss", False): {
+        "self_attn.v_proj.weight": 0, "self_attn.v_proj.bias": 0, "self_attn.sinks": -1,
+    },
+    ("gpt_oss", True): {
+        "self_attn.v_proj.weight": -1, "self_attn.v_proj.bias": -1, "self_attn.sinks": -1,
+    },
+}  # fmt: skip
+
+
+def shape(model_type: str, grows: bool, factor: int) -> dict[str, Any]:
+    """Return a model of 64 times `factor` channels, with heads of 16."""
+    heads, part = 4 * factor, factor if grows else 1
+    common = {"hidden_size": 64 * factor, "num_attention_heads": heads, "num_hidden_layers": 2, "vocab_size": 256}
+    own: dict[str, dict[str, Any]] = {
+        "deepseek_v3": {
+            "num_key_value_heads": heads, "q_lora_rank": 32 * part, "kv_lora_rank": 32 * part, "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 4, "v_head_dim": 16, "intermediate_size": 64 * factor,
+            "moe_intermediate_size": 32 * factor, "n_shared_experts": 1, "n_routed_experts": 4,
+        },
+        "gpt_oss": {
+            "num_key_value_heads": part, "head_dim": 16, "intermediate_size": 32 * factor, "num_local_experts": 4,
+        },
+    }  # fmt: skip
+    return {**common, **own[model_type]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "grows"), EXPECTED)
+def test_gradient_exponents_are_those_of_the_rules(model_type: str, grows: bool) -> None:
+    found = exponents(model_type, [shape(model_type, grows, factor) for factor in FACTORS], FACTORS)
+    expected = EXPECTED[model_type, grows]
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.3)
+    if "mlp.router.bias" in found:  # the same error signal reaches the weight and the bias of a router
+        assert found["mlp.router.bias"] == pytest.approx(found["mlp.router.weight"], abs=0.3)
