@@ -12,7 +12,7 @@ from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
 from expertp.study.table import Result, StudyTable
 
-EXAMPLE = Path(__file__).parents[2] / "configs/study.yaml"
+EXAMPLE = Path(__file__).parents[1] / "fixtures/study.yaml"
 # Half octaves around the zero-shot value, as an override.
 FINE = "grids.log2_lr=[-7, -6.5, -6, -5.5, -5]"
 BASE = ModelSpec(n_embd=64, n_layer=2, n_exp=4)

@@ -120,8 +120,8 @@ def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: 
     assert "next: expertp report" in out
     tree = json.loads(say("status", tmp_path / "study", "--json")[1])
     assert tree["runs"] == {
-        "total": 12, "finished": 12, "diverged": 0, "failed": 0, "damaged": 0, "running": 0, "unfinished": 0,
-        "missing": 0,
+        "total": 12, "finished": 12, "diverged": 0, "stopped": 0, "failed": 0, "damaged": 0, "running": 0,
+        "unfinished": 0, "missing": 0,
     }  # fmt: skip
     assert (tree["share_done"], tree["seconds_left"], tree["running"], tree["failed"]) == (1.0, 0, [], [])
     assert [model["n_embd"] for model in tree["models"]] == [32, 64]

@@ -31,7 +31,7 @@ def test_a_group_is_ordered_by_its_active_experts_and_says_how_large_each_is():
     rows = shown.rows()
     assert rows[0] | {"parameters": 0, "active_parameters": 0} == {
         "group": "g", "model": "E4A1", "n_act": 1, "alpha_ffn": 1.0, "parameters": 0, "active_parameters": 0,
-        "median": 3.5, "min": 3.4, "max": 3.6, "n": 3, "diverged": 0, "missing": 0,
+        "median": 3.5, "min": 3.4, "max": 3.6, "n": 3, "diverged": 0, "stopped": 0, "missing": 0,
     }  # fmt: skip
     assert rows[1]["n"] == 2
     # Only routers differ: n_layer n_embd for each expert.

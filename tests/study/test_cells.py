@@ -19,7 +19,7 @@ from expertp.study.cells import (
 from expertp.study.load import build_study, load_study
 from expertp.study.spec import HP
 
-EXAMPLE = Path(__file__).parents[2] / "configs/study.yaml"
+EXAMPLE = Path(__file__).parents[1] / "fixtures/study.yaml"
 ALONE = "arms={}"
 
 
