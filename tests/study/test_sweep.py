@@ -43,6 +43,20 @@ def rows(path):
         return [{key: value for key, value in row.items() if key not in CLOCK} for row in csv.DictReader(file)]
 
 
+def test_runs_of_axes_with_a_verdict_come_first(data, tmp_path, monkeypatch):
+    spec = tiny_study(data)
+    zero_shot_only = {"sizes": [spec.base.n_layer, 2 * spec.base.n_layer], "sweep": ["log2_lr"], "sweep_at": []}
+    directory = open_study(tmp_path, spec.replace(axes={"depth": zero_shot_only, **spec.axes}))
+    tried = []
+    monkeypatch.setattr(
+        module, "_try_one", lambda _, identity, __: tried.append(directory.runs[identity].model) or True
+    )
+    work(directory, should_stop=lambda: len(tried) >= len(directory.runs))
+    is_deep = [model.n_layer > spec.base.n_layer for model in tried]
+    assert is_deep == sorted(is_deep)
+    assert any(is_deep)
+
+
 @pytest.mark.heavy
 def test_a_study_is_trained_once_and_a_larger_grid_reuses_its_runs(data, tmp_path, monkeypatch):
     results = sweep(open_study(tmp_path, tiny_study(data)), InProcess()).results

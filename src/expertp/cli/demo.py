@@ -34,7 +34,7 @@ INTRODUCTION = """\
 A transfer study at demo scale: {models} models of up to {largest:.1f}M parameters, {tokens}k tokens per run. It says
 little about long training. Each command below can be run on its own.
 """
-# Time for deciding the verdicts; on two cores, three or four minutes are enough as a rule.
+# Time for deciding the verdicts; on two cores, three to five minutes are enough as a rule.
 MINUTES = "6"
 # Changes to the base that make the model of the first plan: billions of parameters at the base's sparsity.
 LARGE = {"n_embd": 4096, "n_layer": 32, "n_exp": 32, "n_act": 8}

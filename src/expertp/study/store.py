@@ -111,6 +111,13 @@ class StudyDirectory:
         found = zero_shot_runs(self.study, self.cells)
         return {identities[run]: identities[zero_shot] for run, zero_shot in found.items()}
 
+    @cached_property
+    def deciding(self) -> frozenset[str]:
+        """The runs on axes that have a verdict, by identity; on other axes, larger sizes are zero-shot only."""
+        judged = {cell.axis for cell in self.cells if cell.hp is not None and not cell.size.is_base}
+        runs = {cell.run for cell in self.cells if cell.axis in judged}
+        return frozenset(identity for identity, run in self.runs.items() if run in runs)
+
     def place(self, identity: str) -> Path:
         """Return the path of a run's directory; its name is for people, and no code parses it."""
         return self.path / self.runs_folder / f"{_slug(self.runs[identity])}-{identity[:8]}"
