@@ -71,7 +71,7 @@ def test_transfers_have_lr_and_init_on_four_axes_and_controls_on_cpu():
         assert profile.study("transfer-twelfth", "").base.kappa == Fraction(1, 12)
 
 
-def test_the_grids_of_cpu_are_half_octaves_around_what_the_pilot_has_chosen():
+def test_the_grids_of_cpu_are_half_octaves_around_zero_shot():
     study = CPU.study("weight-decay", "data").replace(chosen=None)
     grids = CPU.common["grids"]
     centre_lr, centre_init = math.log2(study.hps.lr), math.log2(study.hps.init_std)
