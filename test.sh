@@ -14,4 +14,4 @@ fi
 ruff format --check .
 ruff check .
 mypy
-pytest -q -n auto "$@"
+pytest -q -n auto --dist loadgroup "$@"

@@ -41,6 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.fuzz_seed = secrets.token_hex(4)
 
 
+# Fixtures that take long to make and are shared by many tests: with --dist loadgroup, these tests run in one process.
+SHARED_FIXTURES = ("directory", "templates", "at_base", "trained", "table", "six_steps")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if shared := [name for name in SHARED_FIXTURES if name in getattr(item, "fixturenames", ())]:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}-{shared[0]}"))
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"fuzz seed: {config.getoption('--fuzz-seed') or 'quick'}"
 

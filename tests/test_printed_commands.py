@@ -1,10 +1,12 @@
 """Commands that pages and verbs print run as printed, in their order, in an empty directory.
 
 The tests make the starter files smaller and keep the command lines; `SMALLER` has what else they change. ./test.sh runs
-the commands of README.md but the long ones; `pytest -m slow` runs all of them, and those of the pages of docs/.
+the commands of README.md but the long ones, in one process; `pytest -m slow` runs all of them in a shell, and those of
+the pages of docs/.
 """
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from expertp.cli.main import main
 from expertp.study.load import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +54,7 @@ Shell = Callable[[str], str]
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Run a line as a shell would in an empty directory; return its output."""
+    """Run a line in a shell in an empty directory; return its output."""
     program = tmp_path / "bin/expertp"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m expertp.cli.main "$@"\n')
@@ -62,13 +65,38 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
     def run(line: str) -> str:
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path / "work")
-        verb = re.findall(r"expertp (\w+)", line)[-1]
-        assert done.returncode in MAY_FAIL.get(verb, (0,)), f"{line}\n{done.stdout}{done.stderr}"
-        rules = [line for line in done.stdout.splitlines() if line and set(line) == {"-"}]  # as wide as their tables
-        assert all(len(line) <= 80 for line in rules), done.stdout
-        return done.stdout
+        return checked(line, done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Run the commands of a line in this process in an empty directory; return their output."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def run(line: str) -> str:
+        out = ""
+        for command in line.split(" && "):
+            program, *arguments = shlex.split(command)
+            assert program == "expertp"
+            assert not {";", "|", ">", "<"} & set(arguments), f"{command}: needs a shell"
+            code = main(arguments)
+            out += checked(command, code, *capsys.readouterr())
+        return out
+
+    return run
+
+
+def checked(line: str, code: int, out: str, err: str) -> str:
+    """Return the output of a line that has ended with an allowed exit code; its tables fit into 80 columns."""
+    verb = re.findall(r"expertp (\w+)", line)[-1]
+    assert code in MAY_FAIL.get(verb, (0,)), f"{line}\n{out}{err}"
+    rules = [text for text in out.splitlines() if text and set(text) == {"-"}]  # as wide as their tables
+    assert all(len(text) <= 80 for text in rules), out
+    return out
 
 
 def commands_of(page: Path) -> list[str]:
@@ -111,8 +139,8 @@ def run_in_order(lines: list[str], work: Path, shell: Shell, without: tuple[str,
 
 
 @pytest.mark.heavy
-def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path, shell: Shell) -> None:
-    assert run_in_order(commands_of(ROOT / "README.md"), tmp_path / "work", shell) >= 11
+def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path, process: Shell) -> None:
+    assert run_in_order(commands_of(ROOT / "README.md"), tmp_path / "work", process) >= 11
     assert (tmp_path / "work/studies/first/report.html").exists()
 
 
@@ -133,7 +161,7 @@ def test_all_commands_of_the_readme_run_in_their_order(tmp_path: Path, shell: Sh
 
 
 @pytest.mark.heavy
-def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, shell: Shell) -> None:
+def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, process: Shell) -> None:
     demo = tmp_path / "work/my demo"
     demo.mkdir()
     (demo / "study.yaml").write_bytes((ROOT / "configs/demo.yaml").read_bytes())
@@ -144,7 +172,7 @@ def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, shel
     )
     (demo / "study.yaml").write_text(text)
     assert load_study(demo / "study.yaml").train.steps == 2
-    printed = shell("expertp demo --out 'my demo'")
+    printed = process("expertp demo --out 'my demo'")
     ran = re.findall(r"^\$ (expertp .*)$", printed, re.M)
     suggested = re.findall(r"^(?:next:? +|  )(expertp .*)$", printed, re.M)
     suggested += re.findall(r"^to decide .*?: (expertp [^(\n]*)", printed, re.M)
@@ -152,4 +180,4 @@ def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, shel
     assert {line.split()[-1 if "--until" in line else 1] for line in suggested} >= {"init", "report", "decided"}
     for line in [*ran, *suggested]:
         small = " train.steps=3 train.warmup_steps=1 train.eval_every=0" if "expertp train" in line else ""
-        shell(line.replace("--until decided", "--until decided --minutes 0.05") + small)
+        process(line.replace("--until decided", "--until decided --minutes 0.05") + small)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expertp.plan import GROUPS, Group, Plan, plan
@@ -220,6 +220,7 @@ def assert_plan_scaled(after: Plan, before: Plan, rules: str, eps_rule: str, siz
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 @pytest.mark.parametrize("eps_rule", EPS_RULES)
 @pytest.mark.parametrize("rules", RULES)
+@settings(max_examples=20)
 @given(data=st.data(), models=pairs())
 def test_doubling_a_dimension_changes_every_entry_by_its_power_of_two(
     rules: str, eps_rule: str, dimension: str, data: st.DataObject, models: tuple[ModelSpec, ModelSpec]

@@ -84,7 +84,7 @@ def test_a_run_that_goes_and_another_version_change_the_digest(study, monkeypatc
     assert digest_of(read_study(study)) != before
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_the_digest_of_many_runs_takes_less_than_a_second(tmp_path):
     spec = study_spec(write_tokens(tmp_path / "tokens"), seeds=list(range(10)))
     directory = read_study(write_study(tmp_path / "study", spec).path)

@@ -23,9 +23,9 @@ from expertp.search.tune import (
 )
 from expertp.spec import BaseHPs
 from expertp.study.cells import arms, expand
-from expertp.study.executors.local import LocalExecutor
 from expertp.study.load import load_study
 from expertp.study.store import read_study
+from expertp.study.sweep import InProcess
 
 START = BaseHPs(lr=2**-6, init_std=2**-4)
 
@@ -204,7 +204,7 @@ def study_file(tmp_path):
 @pytest.mark.heavy
 def test_each_candidate_is_trained_once(study_file, tmp_path):
     study = tuning_study(load_study(study_file))
-    candidates = TrainedCandidates(study, tmp_path / "out", LocalExecutor(1))
+    candidates = TrainedCandidates(study, tmp_path / "out", InProcess())
     other = moved(study.hps, "mlp_down_lr", 4)
     first = candidates.measure([study.hps, other])
     assert len(read_study(tmp_path / "out").runs) == 6
@@ -219,9 +219,9 @@ def test_a_candidate_is_the_same_whichever_way_it_was_reached(study_file, tmp_pa
     study = tuning_study(load_study(study_file))
     one = moved(moved(study.hps, "router_lr", 4), "mlp_down_lr", 4)
     other = moved(moved(study.hps, "mlp_down_lr", 4), "router_lr", 4)
-    candidates = TrainedCandidates(study, tmp_path / "out", LocalExecutor(1))
+    candidates = TrainedCandidates(study, tmp_path / "out", InProcess())
     assert candidates.measure([one]) == candidates.measure([other])
-    resumed = TrainedCandidates(study, tmp_path / "out", LocalExecutor(1))
+    resumed = TrainedCandidates(study, tmp_path / "out", InProcess())
     (found,) = resumed.measure([other])
     assert len(found.loads) == 3
     assert len(read_study(tmp_path / "out").runs) == 6
@@ -231,16 +231,17 @@ def test_a_candidate_is_the_same_whichever_way_it_was_reached(study_file, tmp_pa
 def test_a_descent_that_began_elsewhere_is_refused_and_kept(study_file, tmp_path):
     study = tuning_study(load_study(study_file))
     twice = moved(study.hps, "lr", 2)
-    TrainedCandidates(study, tmp_path / "out", LocalExecutor(1)).measure([twice])
+    TrainedCandidates(study, tmp_path / "out", InProcess()).measure([twice])
     before = (tmp_path / "out" / "study.json").read_bytes()
     other = tuning_study(load_study(study_file, [f"hps.lr={twice.lr}"]))
     with pytest.raises(InputError, match=r"holds another study \(hps.lr="):
-        TrainedCandidates(other, tmp_path / "out", LocalExecutor(1)).measure([other.hps])
+        TrainedCandidates(other, tmp_path / "out", InProcess()).measure([other.hps])
     assert (tmp_path / "out" / "study.json").read_bytes() == before
 
 
 @pytest.mark.heavy
 def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("expertp.study.executors.local.LocalExecutor", lambda _workers: InProcess())
     monkeypatch.setattr("expertp.search.tune.COORDINATES", ("lr", "mlp_down_lr"))
     monkeypatch.setattr("expertp.search.tune.descend", partial(descend, coordinates=("lr", "mlp_down_lr")))
     out = tmp_path / "tuned"
