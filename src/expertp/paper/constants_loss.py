@@ -20,8 +20,8 @@ CLAIM = "Without tuned constants, the loss is higher even at the best learning r
 CRITERIA = Criteria(
     paper="At the best learning rate of each set, the median loss of all ones is higher than that of the "
     "study's own constants; above that learning rate, more runs fail with all ones.",
-    ours="Loss: at the best learning rate of each set, all ones have a significantly higher loss than the study's "
-    "own constants. Stability: above that learning rate, significantly more runs fail with all ones (Fisher's exact test, "
+    ours="Loss: at the best learning rate of each set, all ones have a significantly higher loss than the study's own "
+    "constants. Stability: above that learning rate, significantly more runs fail with all ones (Fisher's exact test, "
     f"one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run fails if it "
     f"diverges, or ends {FAILED} nats above the lowest median loss of its set.",
 )

@@ -94,9 +94,9 @@ def decide(tables: Tables) -> Outcome:
         parts=[own.is_worse],
         paper_parts=[own.rule.curves.is_collapsed and not own.fan_in.curves.is_collapsed],
         number=f"gap between base and largest size: {'; '.join(map(str, pairs))}",
-        why=f"The claim is judged with the study's own constants ({own.constants}). With them, the largest difference to the base is "
-        f"{own.rule.curves.largest} with the rule and {own.fan_in.curves.largest} with fan-in. The window ends at step "
-        f"{windows}. {MARKS}",
+        why=f"The claim is judged with the study's own constants ({own.constants}). With them, the largest difference "
+        f"to the base is {own.rule.curves.largest} with the rule and {own.fan_in.curves.largest} with fan-in. The "
+        f"window ends at step {windows}. {MARKS}",
         drawings=tuple(each.drawing for pair in pairs for each in (pair.rule, pair.fan_in)),
     )
 
