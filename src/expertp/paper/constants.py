@@ -10,7 +10,7 @@ from expertp.spec import BaseHPs
 # Names of sets of constants.
 PAPER, TUNED, ONES = "paper", "tuned", "all ones"
 # Hyperparameters at the base of the profile `cpu` for the sets other than its own.
-PAPER_HPS: dict[str, Any] = {"lr": 1 / 32, "constants": "paper"}
+PAPER_HPS: dict[str, Any] = {"lr": 1 / 64, "constants": "paper"}
 ONES_HPS: dict[str, Any] = {"constants": "ones"}
 
 
