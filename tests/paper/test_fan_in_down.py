@@ -50,7 +50,7 @@ def test_fan_in_breaks_the_collapse_if_its_gap_is_larger(rule, other, answer, by
 def test_both_gaps_are_told_with_their_difference_and_window():
     found = fan_in(0.01, -0.08)
     assert found.number == (
-        "gap between base and largest size: paper constants +1% with the rule, -8% with fan-in "
+        "gap between base and largest size: all ones constants +1% with the rule, -8% with fan-in "
         "(|gap| +7 ± 0 percentage points)"
     )
     assert "largest difference to the base is 1% with the rule and 8% with fan-in." in found.why

@@ -58,13 +58,13 @@ def test_one_run_or_runs_below_zero_shot_are_no_loss_of_stability(cells):
     assert found.paper_answer == NOT
 
 
-def test_a_base_that_fails_as_often_has_no_stability_to_lose():
+def test_a_base_that_is_unstable_as_often_has_no_stability_to_lose():
     found = control(diverging(*LOST, *((4, rate, seed) for _, rate, seed in LOST)))
     assert found.parts == [False, None]
     assert found.paper_answer == NOT
 
 
-def test_a_run_that_gets_stuck_has_failed_as_well_as_one_that_diverges():
+def test_a_run_that_gets_stuck_is_unstable_as_well_as_one_that_diverges():
     def stuck(run):
         is_stuck = run.model.n_exp == 16 and log2_lr(run) >= -6 and run.train.seed < 3
         return valley(run) + (1.0 if is_stuck else 0.0)

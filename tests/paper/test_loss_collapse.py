@@ -5,7 +5,7 @@ from expertp.errors import RunError
 from expertp.paper import loss_collapse
 
 FIELDS = {"width": ("n_embd", 32), "experts": ("n_exp", 4), "alpha": ("alpha_ffn", 1)}
-NAMES = ("zero-shot-quarter", "zero-shot-twelfth", "zero-shot-quarter-tuned")
+NAMES = ("zero-shot-quarter", "zero-shot-twelfth", "zero-shot-quarter-beside")
 
 
 def collapse(off, names=NAMES, doublings=2, noise=0.0):
@@ -38,7 +38,7 @@ def test_curves_collapse_when_gaps_halve_with_every_doubling():
     assert (found.answer, found.paper_answer) == (HOLDS, HOLDS)
     assert "zero-shot-quarter, width 0.50 (theory 0.50); " in found.number
     assert found.number.endswith("largest difference to the base 1.8% (zero-shot-twelfth, alpha)")
-    assert "zero-shot-quarter-tuned is not part of the claim" in found.why
+    assert "zero-shot-quarter-beside is not part of the claim" in found.why
     assert "grey band: ± 3 s.d. over the base's seeds" in found.why
 
 
@@ -49,7 +49,7 @@ def test_all_axes_stand_in_a_table_with_their_windows():
     assert len(head) == len(first)
     # The loss falls from 6 to 2 in 8 steps; step 5 is the first at which it is below 4.
     assert first == ("zero-shot-quarter", "width", "1 to 5", "1.5%", "+1%", "+0.5%", "0.50", "0.50", "yes")
-    assert last[:2] == ("zero-shot-quarter-tuned", "alpha")
+    assert last[:2] == ("zero-shot-quarter-beside", "alpha")
 
 
 def test_two_criteria_may_disagree():
@@ -67,7 +67,7 @@ def test_a_gap_whose_change_noise_decides_is_open():
 
 
 def test_other_constants_are_not_part_of_the_claim():
-    found = collapse({("zero-shot-quarter-tuned", axis): (0.1, 0.5) for axis in FIELDS})
+    found = collapse({("zero-shot-quarter-beside", axis): (0.1, 0.5) for axis in FIELDS})
     assert (found.answer, found.paper_answer) == (HOLDS, HOLDS)
     assert [row[-1] for row in found.table[-3:]] == ["no"] * 3
 

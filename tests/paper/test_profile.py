@@ -1,21 +1,19 @@
 import csv
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from expertp.config import build
 from expertp.errors import InputError
 from expertp.paper.catalogue import FINDINGS, STUDIES, find
+from expertp.paper.constants import constants_label
 from expertp.paper.cost import cost, h100_hours
 from expertp.paper.listing import PROFILES
 from expertp.paper.profile import find_source, load_profile
-from expertp.spec import BaseHPs
-from expertp.study.cells import arm_hps, expand, sizes, swept_on, unique_runs
+from expertp.study.cells import arm_hps, arms, expand, sizes, swept_on, unique_runs
 from expertp.study.cost import cost_of_runs
-from expertp.study.load import load_study
-from expertp.util.plain_yaml import read_yaml
 
 CPU, PAPER = (load_profile(name) for name in ("cpu", "paper"))
 NAMES = [
@@ -77,7 +75,7 @@ def test_the_grids_of_cpu_are_half_octaves_around_zero_shot():
     centre_lr, centre_init = math.log2(study.hps.lr), math.log2(study.hps.init_std)
     assert [value - centre_lr for value in grids["log2_lr"]] == [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
     assert {-1, -0.5, 0, 0.5, 1} <= {value - centre_init for value in grids["log2_init_std"]}
-    assert study.hps.constants == "paper"
+    assert isinstance(study.hps.constants, Mapping)
 
 
 def test_an_adaptive_study_begins_with_few_cells_where_the_profile_has_a_limit_of_time():
@@ -90,9 +88,10 @@ def test_an_adaptive_study_begins_with_few_cells_where_the_profile_has_a_limit_o
 
 
 def test_learning_rates_in_octaves_go_with_the_studys_own():
-    tuned = CPU.study("transfer-quarter-tuned", "data")
-    assert tuned.hps.lr == 1 / 256
-    assert tuned.grids.log2_lr == (-9.5, -9, -8.5, -8, -7.5, -7, -6.5)
+    beside = CPU.study("transfer-quarter-beside", "data")
+    assert beside.hps.lr != CPU.study("transfer-quarter", "data").hps.lr
+    around = [value - math.log2(beside.hps.lr) for value in beside.grids.log2_lr]
+    assert around == [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
     control = CPU.study("fixed-topk", "data")
     assert [value - math.log2(control.hps.lr) for value in control.grids.log2_lr] == [-1, -0.5, 0, 0.5, 1, 2, 3]
 
@@ -102,7 +101,7 @@ def test_learning_rates_in_octaves_go_with_the_studys_own():
     [
         ("zero-shot-quarter", "transfer-quarter"),
         ("zero-shot-quarter-depth", "transfer-quarter-depth"),
-        ("zero-shot-quarter-tuned", "transfer-quarter-tuned"),
+        ("zero-shot-quarter-beside", "transfer-quarter-tuned"),
         ("zero-shot-twelfth", "transfer-twelfth"),
     ],
 )
@@ -177,7 +176,7 @@ def test_text_comes_from_a_folder_or_the_built_in_corpus(tmp_path, monkeypatch):
     corpus = CPU.corpora["novels"]
     monkeypatch.delenv("EXPERTP_CORPORA", raising=False)
     source = find_source("novels", corpus)
-    assert (source.text, source.name) == ("builtin", "builtin-512")
+    assert (source.text, source.name) == ("builtin", "builtin")
     assert "EXPERTP_CORPORA is not set" in source.note
     monkeypatch.setenv("EXPERTP_CORPORA", str(tmp_path))
     assert f"{tmp_path / 'novels'} does not exist" in find_source("novels", corpus).note
@@ -233,14 +232,12 @@ def test_what_is_derived_from_the_base_learning_rate_goes_with_it(profile):
         assert tau == pytest.approx(float(name.removeprefix("tau ")), rel=0.01)
 
 
-def test_the_tuned_constants_are_those_that_were_found_at_a_smaller_base():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    preset = read_yaml((folder / "constants" / "preset.yaml").read_text())["hps"]
-    found, spec = build(BaseHPs, preset, "preset"), CPU.study("constants", "data")
-    tuned = arm_hps(spec, "tuned")
-    assert (tuned.constants, tuned.lr) == (found.constants, found.lr)
-    assert spec.hps.constants == "paper"
-    assert load_study(folder / "constants" / "study.yaml").base != spec.base
+def test_three_sets_of_constants_are_compared_on_cpu_and_two_in_the_paper():
+    for profile, names in ((CPU, ["tuned", "paper", "all ones"]), (PAPER, ["paper", "all ones"])):
+        spec = profile.study("constants", "data")
+        assert [constants_label(each.hps) for each in arms(spec)] == names
+    assert constants_label(CPU.study("transfer-quarter-beside", "data").hps) == "paper"
+    assert constants_label(PAPER.study("transfer-quarter-beside", "data").hps) == "all ones"
 
 
 def test_the_page_about_constants_has_the_numbers_of_its_table():

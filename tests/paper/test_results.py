@@ -9,6 +9,7 @@ from runs import tiny_study, write_tokens
 
 from expertp.errors import InputError
 from expertp.paper.results import export_results, import_results, in_blocks
+from expertp.study.early_stopping import Comparison
 from expertp.study.store import open_study
 from expertp.training.records import RunResult, StepMetrics
 from expertp.training.resolution import resolved
@@ -216,3 +217,25 @@ def test_nothing_is_imported_without_a_table(tmp_path, spec, tables):
     target = open_study(tmp_path / "target", spec.replace(name="unknown"))
     assert import_results(target, tables) == 0
     assert import_results(target, tmp_path / "nowhere") == 0
+
+
+def test_runs_that_were_stopped_early_are_imported_into_adaptive_studies_only(tmp_path, spec, tables):
+    choice = {"axis": "width", "hp": "log2_lr", "values": GRID, "seeds": [0, 1]}
+    adaptive = spec.replace(chosen=[choice])
+    source = open_study(tmp_path / "adaptive", adaptive)
+    for identity in source.runs:
+        write(source, identity)
+    stopped = identity_of(source, log2_lr=-8, n_embd=64)
+    run, stop = source.runs[stopped], Comparison(step=6, train_loss=4.5, zero_shot_loss=4.0)
+    result = RunResult("stopped", 6, STEPS, 128 * 6, 4.5, None, None, None, 1.5)
+    write_ended_run(source.place(stopped), resolved(run, "cpu"), stopped, source.data_hash, result, [])
+    source.note_stop(stopped, stop)
+    export_results(source, tmp_path)
+    target = open_study(tmp_path / "target", adaptive)
+    assert import_results(target, tmp_path) == len(source.runs)
+    assert target.results() == source.results()
+    assert target.stop(stopped) == stop
+    assert import_results(target, tmp_path) == 0
+    whole = open_study(tmp_path / "whole", spec)
+    assert import_results(whole, tmp_path) == len(source.runs) - 1
+    assert whole.result(stopped).status == "missing"

@@ -100,9 +100,9 @@ def test_a_finding_about_transfer_is_decided_by_its_own_study(finding):
     assert [drawing.name for drawing in outcome.drawings] == names
 
 
-def test_the_tuned_constants_stand_beside_transfer_quarter():
+def test_other_constants_stand_beside_transfer_quarter():
     names = [study.name for study in transfer_quarter.FINDING.studies]
     tables = {name: table(both_grids(name), lambda run: valley(run, lr_drift=1)) for name in names[2:]}
     tables |= {name: table(both_grids(name), valley) for name in names[:2]}
-    assert names[2] == "transfer-quarter-tuned"
+    assert names[2] == "transfer-quarter-beside"
     assert transfer_quarter.FINDING.decide(tables).answer == HOLDS

@@ -1,12 +1,23 @@
-"""The sets of constants that findings compare in the profile `cpu`: the paper's, a tuned set, and all ones."""
+"""The sets of constants that findings compare: the paper's, a tuned set, and all ones.
+
+The claims of the profile `cpu` are made with the tuned set, those of the profile `paper` with the paper's.
+"""
 
 from typing import Any
 
-# Names of arms; the paper's constants are those of the study's own arm.
+from expertp.spec import BaseHPs
+
+# Names of sets of constants.
 PAPER, TUNED, ONES = "paper", "tuned", "all ones"
-# Found by `expertp tune` at a base of 96 channels and one active expert.
-TUNED_HPS: dict[str, Any] = {
-    "lr": 1 / 256,
-    "constants": {"router_lr": 1 / 4, "attn_v_lr": 1 / 16, "attn_v_init": 1 / 4},
-}
-ONES_HPS: dict[str, Any] = {"lr": 1 / 256, "constants": "ones"}
+# Hyperparameters at the base of the profile `cpu` for the sets other than its own.
+PAPER_HPS: dict[str, Any] = {"lr": 1 / 64, "constants": "paper"}
+ONES_HPS: dict[str, Any] = {"constants": "ones"}
+
+
+def constants_label(hps: BaseHPs) -> str:
+    """Return the name of the set of constants of an arm.
+
+    >>> constants_label(BaseHPs(lr=0.01, constants="paper")), constants_label(BaseHPs(lr=0.01))
+    ('paper', 'all ones')
+    """
+    return {"paper": PAPER, "ones": ONES}[hps.constants] if isinstance(hps.constants, str) else TUNED

@@ -16,7 +16,7 @@ from expertp.analysis.seed_curves import Records
 from expertp.figures import style
 from expertp.figures.labels import seeds_label, thinned
 from expertp.figures.save import render
-from expertp.paper.constants import ONES, PAPER
+from expertp.paper.constants import ONES
 from expertp.paper.constants_loss import STUDY, constants_labels
 from expertp.paper.finding import Criteria, Finding, Outcome, Tables, is_positive
 from expertp.paper.imbalance import BALANCED
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 CLAIM = "Without tuned constants, experts are loaded less evenly."
 CRITERIA = Criteria(
     paper="At every learning rate at which no run diverges, the mean of max |Load - kappa| in the last quarter of "
-    "training is higher with all ones than with the paper's constants.",
+    "training is higher with all ones than with the study's own constants.",
     ours="Max |Load - kappa| in the last quarter of training, averaged over the learning rates at which no run "
-    "diverges, is significantly higher with all ones than with the paper's constants.",
+    "diverges, is significantly higher with all ones than with the study's own constants.",
 )
 
 DIVERGED = "diverges"
@@ -42,6 +42,7 @@ def decide(tables: Tables) -> Outcome:
     table = tables[STUDY.name]
     axis, base, kappa = table.axes[0], table.base(table.axes[0]), float(table.study.base.kappa)
     rates, arms = grid(table.study, "log2_lr", axis), constants_labels(table)
+    own = arms[table.own]
     sets = {
         label: {
             rate: table.records(table.where(axis=axis, size=base, arm=arm, hp="log2_lr", value=rate)) for rate in rates
@@ -69,8 +70,8 @@ def decide(tables: Tables) -> Outcome:
     )
     uneven = ", ".join(f"{label} {(each[whole].mean(1) > BALANCED * kappa).sum()}" for label, each in late_RS.items())
     return Outcome(
-        parts=[is_positive(gaps[PAPER])],
-        paper_parts=[bool((late_RS[ONES][whole].mean(1) > late_RS[PAPER][whole].mean(1)).all()) if whole else None],
+        parts=[is_positive(gaps[own])],
+        paper_parts=[bool((late_RS[ONES][whole].mean(1) > late_RS[own][whole].mean(1)).all()) if whole else None],
         number=f"max |Load - kappa| late in training, mean over {len(whole)} learning rates: {listed}; "
         f"{ONES} {differences}",
         why=f"At the best learning rate of each set: {at_best or 'unknown'}. "

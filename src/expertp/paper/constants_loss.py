@@ -1,39 +1,40 @@
-"""Fig. 8, appendix D.1: loss over learning rate at the base, with the paper's constants and with all constants one.
+"""Fig. 8, appendix D.1: loss over learning rate at the base, with tuned constants and with all constants one.
 
-On cpu, constants that were tuned at a smaller base stand beside them. All sets have the same grid of learning rates.
+The tuned constants are the study's own: in the paper the paper's; on cpu those of the profile, and the paper's stand
+beside them. All sets have the same grid of learning rates.
 """
 
 from collections.abc import Mapping
 
 from expertp.analysis.curves import Curve, curve
-from expertp.analysis.failures import FAILED, STABLE, Failures, failures_by_value, total
 from expertp.analysis.paired import paired
+from expertp.analysis.stability import STABLE, UNSTABLE, UnstableRuns, total, unstable_by_value
 from expertp.figures import curves
 from expertp.figures.save import render
-from expertp.paper.constants import ONES, ONES_HPS, PAPER, TUNED, TUNED_HPS
+from expertp.paper.constants import ONES, ONES_HPS, PAPER, PAPER_HPS, constants_label
 from expertp.paper.finding import Criteria, Finding, Outcome, PaperStudy, Tables, is_positive
 from expertp.study.cells import Arm
 from expertp.study.table import StudyTable
 
 CLAIM = "Without tuned constants, the loss is higher even at the best learning rate, and some seeds diverge above it."
 CRITERIA = Criteria(
-    paper="At the best learning rate of each set, the median loss of all ones is higher than that of the paper's "
-    "constants; above that learning rate, more runs fail with all ones.",
-    ours="Loss: at the best learning rate of each set, all ones have a significantly higher loss than the paper's "
-    "constants. Stability: above that learning rate, significantly more runs fail with all ones (Fisher's exact test, "
-    f"one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run fails if it "
-    f"diverges, or ends {FAILED} nats above the lowest median loss of its set.",
+    paper="At the best learning rate of each set, the median loss of all ones is higher than that of the "
+    "study's own constants; above that learning rate, more runs are unstable with all ones.",
+    ours="Loss: at the best learning rate of each set, all ones have a significantly higher loss than the study's own "
+    "constants. Stability: above that learning rate, significantly more runs are unstable with all ones (Fisher's "
+    f"exact test, one-sided, 5%); it does not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run "
+    f"is unstable if it diverges, or ends {UNSTABLE} nats above the lowest median loss of its set.",
 )
 
 STUDY = PaperStudy(
     "constants",
     cpu={
-        "axes": {"width": [128]},
+        "axes": {"width": [64]},
         "arms": {
-            TUNED: {"axes": ["width"], "retune": {"width": [128]}, "hps": TUNED_HPS},
-            ONES: {"axes": ["width"], "retune": {"width": [128]}, "hps": ONES_HPS},
+            PAPER: {"axes": ["width"], "retune": {"width": [64]}, "hps": PAPER_HPS},
+            ONES: {"axes": ["width"], "retune": {"width": [64]}, "hps": ONES_HPS},
         },
-        "grids": {"log2_lr": [-10, -9, -8, -7, -6, -5]},
+        "grids": {"log2_lr": [-9, -8, -7, -6, -5, -4]},
         "seeds": [0, 1, 2, 3],
     },
     paper={
@@ -46,36 +47,37 @@ STUDY = PaperStudy(
 
 def constants_labels(table: StudyTable) -> Mapping[Arm, str]:
     """Return the name of the set of constants of each arm."""
-    return {arm: PAPER if arm == table.own else arm.name for arm in table.arms}
+    return {arm: constants_label(arm.hps) for arm in table.arms}
 
 
 def decide(tables: Tables) -> Outcome:
-    """Compare all sets of constants, each at its own best learning rate, and how many runs fail above it."""
+    """Compare all sets of constants, each at its own best learning rate, and how many runs are unstable above it."""
     table = tables[STUDY.name]
     axis, labels = table.axes[0], constants_labels(table)
+    own = labels[table.own]
     swept = {label: curve(table, axis, table.base(axis), arm, "log2_lr") for arm, label in labels.items()}
     found = {label: each for label, each in swept.items() if each}
     best = {label: each.losses[each.best_place] for label, each in found.items()}
-    failed = {label: _failures_above_best(each) for label, each in found.items()}
-    gaps = {label: paired(losses, best[PAPER]) for label, losses in best.items() if label != PAPER}
+    unstable = {label: _unstable_above_best(each) for label, each in found.items()}
+    gaps = {label: paired(losses, best[own]) for label, losses in best.items() if label != own}
     medians = {label: each.medians[each.best_place] for label, each in found.items()}
-    # Diverged runs at every learning rate of all ones, but not of the paper's constants, are the higher loss.
-    is_higher = True if medians[PAPER] < medians[ONES] == float("inf") else is_positive(gaps[ONES])
+    # Diverged runs at every learning rate of all ones, but not of the own constants, are the higher loss.
+    is_higher = True if medians[own] < medians[ONES] == float("inf") else is_positive(gaps[ONES])
     rates = ", ".join(f"{label} 2^{each.best_value:g}" for label, each in found.items())
-    differences = "; ".join(f"{label} minus {PAPER} {gap}" for label, gap in gaps.items())
-    shares = ", ".join(f"{label} {each}" for label, each in failed.items())
+    differences = "; ".join(f"{label} minus {own} {gap}" for label, gap in gaps.items())
+    shares = ", ".join(f"{label} {each}" for label, each in unstable.items())
     return Outcome(
-        parts=[is_higher, failed[ONES].are_more_than(failed[PAPER])],
-        paper_parts=[medians[ONES] > medians[PAPER], failed[ONES].failed > failed[PAPER].failed],
-        number=f"loss at the best learning rate of each set of constants: {differences}; runs that fail above it: "
+        parts=[is_higher, unstable[ONES].are_more_than(unstable[own])],
+        paper_parts=[medians[ONES] > medians[own], unstable[ONES].unstable > unstable[own].unstable],
+        number=f"loss at the best learning rate of each set of constants: {differences}; unstable runs above it: "
         f"{shares}",
         why=f"Best learning rates: {rates}.",
         drawings=(render("constants-loss", curves.draw, curves.base_data(table, "log2_lr", labels)),),
     )
 
 
-def _failures_above_best(curve: Curve) -> Failures:
-    return total(each for value, each in failures_by_value(curve).items() if value > curve.best_value)
+def _unstable_above_best(curve: Curve) -> UnstableRuns:
+    return total(each for value, each in unstable_by_value(curve).items() if value > curve.best_value)
 
 
 FINDING = Finding("constants-loss", "Fig. 8, appendix D.1", CLAIM, CRITERIA, (STUDY,), decide)

@@ -1,7 +1,7 @@
 """Fig. 11, appendix D.3: two inits of the down-projections of experts, alpha^-1 (the rule) and alpha^-1/2 (fan-in).
 
-Both are compared under the same constants. The claim is judged with the paper's constants; on cpu, the tuned constants
-stand beside it.
+Both are compared under the same constants. The claim is judged with the study's own; on cpu, the paper's stand beside
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from expertp.analysis.collapse import Gap, early_gap
 from expertp.figures.save import Drawing
 from expertp.paper.collapse import COLLAPSED, MARKS, EarlyCurves, early_curves
-from expertp.paper.constants import PAPER, TUNED, TUNED_HPS
+from expertp.paper.constants import PAPER, PAPER_HPS, constants_label
 from expertp.paper.finding import Criteria, Finding, Outcome, Tables, is_positive, zero_shot_study
 from expertp.spec import RuleSetName
 from expertp.study.cells import Arm
@@ -38,8 +38,8 @@ STUDY = zero_shot_study(
         "axes": {AXIS: [1, 2, 4]},
         "arms": {
             FAN_IN: {"axes": [AXIS]},
-            TUNED: {"axes": [AXIS], "hps": TUNED_HPS},
-            f"{TUNED}, fan-in": {"axes": [AXIS], "hps": {**TUNED_HPS, "rules": FAN_IN}},
+            PAPER: {"axes": [AXIS], "hps": PAPER_HPS},
+            f"{PAPER}, fan-in": {"axes": [AXIS], "hps": {**PAPER_HPS, "rules": FAN_IN}},
         },
         "seeds": [0, 1, 2, 3],
     },
@@ -84,7 +84,7 @@ def decide(tables: Tables) -> Outcome:
     """Compare the rule with fan-in, for every set of constants."""
     table = tables[STUDY.name]
     pairs = [
-        _Pair(PAPER if arm == table.own else arm.name, _side(table, arm), _side(table, _with_fan_in(table, arm)))
+        _Pair(constants_label(arm.hps), _side(table, arm), _side(table, _with_fan_in(table, arm)))
         for arm in table.arms
         if arm.hps.rules != FAN_IN
     ]
@@ -94,9 +94,9 @@ def decide(tables: Tables) -> Outcome:
         parts=[own.is_worse],
         paper_parts=[own.rule.curves.is_collapsed and not own.fan_in.curves.is_collapsed],
         number=f"gap between base and largest size: {'; '.join(map(str, pairs))}",
-        why=f"The claim is judged with the {PAPER}'s constants. With them, the largest difference to the base is "
-        f"{own.rule.curves.largest} with the rule and {own.fan_in.curves.largest} with fan-in. The window ends at step "
-        f"{windows}. {MARKS}",
+        why=f"The claim is judged with the study's own constants ({own.constants}). With them, the largest difference "
+        f"to the base is {own.rule.curves.largest} with the rule and {own.fan_in.curves.largest} with fan-in. The "
+        f"window ends at step {windows}. {MARKS}",
         drawings=tuple(each.drawing for pair in pairs for each in (pair.rule, pair.fan_in)),
     )
 

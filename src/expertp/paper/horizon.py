@@ -30,8 +30,8 @@ CRITERIA = Criteria(
     "study's tolerance (TRANSFERS), beyond noise.",
 )
 
-LONG = {"steps": 1500, "schedule": "cosine", "eval_every": 150}
-LARGER = {"n_embd": 256, "n_layer": 4}
+LONG = {"steps": 1800, "schedule": "cosine", "eval_every": 180}
+LARGER = {"n_embd": 128, "n_layer": 4}
 
 STUDY = PaperStudy(
     "horizon",

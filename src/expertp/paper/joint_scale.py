@@ -13,7 +13,7 @@ STUDY = PaperStudy(
     cpu={
         "joint": {
             "together": {
-                "models": [{"n_embd": 256, "n_exp": 16, "n_act": 4}, {"n_embd": 512, "n_exp": 32, "n_act": 8}],
+                "models": [{"n_embd": 128, "n_exp": 16, "n_act": 4}, {"n_embd": 256, "n_exp": 32, "n_act": 8}],
                 "sweep": ["log2_lr"],
                 "sweep_at": [16],
             }

@@ -18,7 +18,7 @@ CRITERIA = Criteria(
     "lies on the edge of a grid.",
 )
 
-CPU = {"steps": 500, "schedule": "cosine", "eval_every": 50}
+CPU = {"steps": 600, "schedule": "cosine", "eval_every": 60}
 PAPER = {"steps": 15000, "schedule": "cosine", "eval_every": 500}
 E4A1_E16A4 = {
     "E4A1": {"n_exp": 4, "n_act": 1, "alpha_ffn": 4},
@@ -28,13 +28,13 @@ E12A1 = {"E12A1": {"n_exp": 12, "n_act": 1, "alpha_ffn": 4}}
 
 QUARTER = zero_shot_study(
     "medium",
-    cpu={"train": CPU, "joint": joint_models(E4A1_E16A4, n_embd=256, n_layer=4)},
+    cpu={"train": CPU, "joint": joint_models(E4A1_E16A4, n_embd=128, n_layer=4)},
     paper={"train": PAPER, "joint": joint_models(E4A1_E16A4, n_embd=1024, n_layer=24)},
     both={"seeds": [0, 1, 2]},
 )
 TWELFTH = zero_shot_study(
     "medium-twelfth",
-    cpu={"train": CPU, "base": {"n_exp": 24}, "joint": joint_models(E12A1, n_embd=256, n_layer=4)},
+    cpu={"train": CPU, "base": {"n_exp": 24}, "joint": joint_models(E12A1, n_embd=128, n_layer=4)},
     paper={"train": PAPER, "base": {"n_exp": 12}, "joint": joint_models(E12A1, n_embd=1024, n_layer=24)},
     both={"seeds": [0, 1, 2]},
 )
@@ -42,7 +42,7 @@ DENSE = PaperStudy(
     "medium-dense",
     cpu={
         "train": CPU,
-        **dense_sections(n_embd=256, n_layer=4, lr=1 / 512, init_std=1 / 32),
+        **dense_sections(n_embd=128, n_layer=4, lr=1 / 512, init_std=1 / 32),
         "grids": {"log2_lr": [-10, -9, -8, -7], "log2_init_std": [-6, -5, -4, -3]},
     },
     paper={

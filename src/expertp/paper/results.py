@@ -2,7 +2,7 @@
 
 NAME.csv            one row per run: the study's results.csv
 NAME-metrics.csv    training records of zero-shot runs and of all runs of the base, means over blocks of steps
-NAME-chosen.yaml    the cells that an adaptive study has chosen
+NAME-chosen.yaml    the cells that an adaptive study has chosen, and the runs that it has stopped early
 
 Figures show all training records in these blocks, whether a run was trained here or taken from tables, so that both can
 be mixed.
@@ -19,12 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import Field
+
 from expertp.config import load_spec
 from expertp.errors import InputError
 from expertp.spec import Spec
+from expertp.study.early_stopping import Comparison
 from expertp.study.spec import ChoiceSpec
 from expertp.study.store import StudyDirectory
-from expertp.study.table import DONE
+from expertp.study.table import DONE, SETTLED
 from expertp.training.records import RunResult, StepMetrics
 from expertp.training.resolution import resolved
 from expertp.training.store import write_ended_run
@@ -39,9 +42,10 @@ _Parsed = TypeVar("_Parsed")
 
 
 class ChosenSpec(Spec):
-    """The cells that an adaptive study has chosen."""
+    """The cells that an adaptive study has chosen, and the runs that it has stopped early by identity."""
 
     chosen: tuple[ChoiceSpec, ...]
+    stopped: dict[str, Comparison] = Field({}, description="why, by identity")
 
 
 def export_results(directory: StudyDirectory, folder: Path) -> None:
@@ -60,14 +64,23 @@ def export_results(directory: StudyDirectory, folder: Path) -> None:
             writer.writerows({"identity": result.identity, **_row(block)} for block in in_blocks(run.metrics()))
     write_atomically(folder / f"{name}-metrics.csv", text.getvalue().encode())
     if directory.study.chosen is not None:
-        tree = ChosenSpec(chosen=directory.study.chosen).model_dump(mode="json")
+        stops = {
+            each.identity: directory.stop(each.identity) for each in directory.results() if each.status == "stopped"
+        }
+        stopped = {identity: stop for identity, stop in stops.items() if stop is not None}
+        tree = ChosenSpec(chosen=directory.study.chosen, stopped=stopped).model_dump(mode="json")
         write_atomically(folder / f"{name}-chosen.yaml", to_yaml(tree).encode())
 
 
 def recorded_choice(study: str, folder: Path) -> tuple[ChoiceSpec, ...] | None:
     """Return the cells that a published adaptive study has chosen; None where the folder has none."""
+    found = _chosen(study, folder)
+    return found.chosen if found else None
+
+
+def _chosen(study: str, folder: Path) -> ChosenSpec | None:
     path = folder / f"{study}-chosen.yaml"
-    return load_spec(ChosenSpec, path).chosen if path.exists() else None
+    return load_spec(ChosenSpec, path) if path.exists() else None
 
 
 def in_blocks(records: Sequence[StepMetrics]) -> list[StepMetrics]:
@@ -118,7 +131,10 @@ def _row(block: StepMetrics) -> dict[str, object]:
 
 
 def import_results(directory: StudyDirectory, folder: Path) -> int:
-    """Write finished runs from a folder of tables into a study's directory; return how many were missing there."""
+    """Write runs from a folder of tables into a study's directory; return how many were missing there.
+
+    Runs that have ended are taken, and those that an adaptive study has stopped if this study is adaptive as well.
+    """
     table, metrics = folder / f"{directory.study.name}.csv", folder / f"{directory.study.name}-metrics.csv"
     if not table.exists():
         return 0
@@ -126,11 +142,17 @@ def import_results(directory: StudyDirectory, folder: Path) -> int:
     records: dict[str, list[StepMetrics]] = {}
     for identity, record in _read(metrics, _record) if metrics.exists() else ():
         records.setdefault(identity, []).append(record)
+    chosen = _chosen(directory.study.name, folder) if directory.study.chosen is not None else None
+    stops = chosen.stopped if chosen else {}
     taken = 0
     for identity, run in directory.runs.items():
-        result = results.get(identity)
-        if result is None or directory.result(identity).status in (*DONE, "damaged"):
+        result, stop = results.get(identity), stops.get(identity)
+        if result is None or directory.result(identity).status in (*SETTLED, "damaged"):
             continue
+        if not result.has_ended:
+            if stop is None:
+                continue
+            directory.note_stop(identity, stop)
         write_ended_run(
             directory.place(identity),
             resolved(run, directory.device),
@@ -155,9 +177,9 @@ def _read(path: Path, parse: Callable[[Mapping[str, str]], _Parsed]) -> list[tup
 
 
 def _result(row: Mapping[str, str]) -> RunResult | None:
-    """Return the result of a row, None where the run has not ended; steps and tokens are known from the run only."""
+    """Return the result of a row, None where there is none; steps and tokens are known from the run only."""
     numbers = {key: _number(row[key]) for key in ("train_loss", "val_loss", "max_load_deviation", "dead_experts")}
-    if row["status"] not in DONE:
+    if row["status"] not in SETTLED:
         return None
     step, seconds = int(row["step"]), float(row["seconds"])
     return RunResult.from_dict(

@@ -14,7 +14,7 @@ CLAIM = "Softmax gates instead of sigmoid gates do not change the transfer."
 
 STUDY = PaperStudy(
     "softmax",
-    cpu={"axes": {"width": [128, 512], "experts": [8, 32]}},
+    cpu={"axes": {"width": [64, 256], "experts": [8, 32]}},
     paper={"axes": {"width": [512, 1024], "experts": [4, 16]}},
     both={"base": {"gate": "softmax"}, "grids": {"log2_init_std": None}},
     is_adaptive=True,

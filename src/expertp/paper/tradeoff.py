@@ -30,7 +30,7 @@ EXPERTS: dict[str, dict[str, float]] = {
 STUDY = zero_shot_study(
     "granularity",
     cpu={
-        "train": {"steps": 1000, "schedule": "cosine", "eval_every": 1000},
+        "train": {"steps": 1200, "schedule": "cosine", "eval_every": 1200},
         "joint": joint_models(EXPERTS),
         "seeds": [0, 1, 2, 3],
     },

@@ -2,13 +2,13 @@
 
 Depth has a study of its own, which begins at four layers on cpu. There, each axis has a control that should fail: sp
 along width, no_depth, no_mean and no_alpha along the others. A study with another set of constants stands beside the
-claim: on cpu the tuned one, in the paper all ones.
+claim: on cpu the paper's, in the paper all ones.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from expertp.paper.constants import TUNED_HPS
+from expertp.paper.constants import PAPER_HPS
 from expertp.paper.finding import Finding, PaperStudy
 from expertp.paper.transfer import CRITERIA, decide_transfer
 
@@ -20,7 +20,7 @@ CLAIM = (
 
 Sizes = Mapping[str, Sequence[float]]  # by axis
 
-SIZES: Sizes = {"width": [128, 256, 512], "experts": [8, 16, 32], "alpha": [1, 2, 4]}
+SIZES: Sizes = {"width": [64, 128, 256], "experts": [8, 16, 32], "alpha": [1, 2, 4]}
 SIZES_OF_DEPTH: Sizes = {"depth": [4, 8, 16]}
 PAPER_SIZES: Sizes = {
     "width": [256, 512, 1024, 2048, 4096],  # 20M to 1.8B parameters
@@ -59,10 +59,10 @@ STUDY_OF_DEPTH = PaperStudy(
     paper={"axes": PAPER_SIZES_OF_DEPTH},
     is_adaptive=True,
 )
-STUDY_TUNED = PaperStudy(
-    "transfer-quarter-tuned",
+STUDY_BESIDE = PaperStudy(
+    "transfer-quarter-beside",
     cpu={
-        "hps": TUNED_HPS,
+        "hps": PAPER_HPS,
         "axes": swept_at_largest(SIZES, sweep=["log2_lr"]),
         "lr_octaves": [-1.5, -1, -0.5, 0, 0.5, 1, 1.5],
     },
@@ -76,6 +76,6 @@ FINDING = Finding(
     "Fig. 2, Finding 1.1",
     CLAIM,
     CRITERIA,
-    (STUDY, STUDY_OF_DEPTH, STUDY_TUNED),
-    lambda tables: decide_transfer(tables, beside=[STUDY_TUNED.name]),
+    (STUDY, STUDY_OF_DEPTH, STUDY_BESIDE),
+    lambda tables: decide_transfer(tables, beside=[STUDY_BESIDE.name]),
 )

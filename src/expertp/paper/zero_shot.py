@@ -5,7 +5,7 @@ and share their other runs with it.
 """
 
 from expertp.paper import transfer_quarter, transfer_twelfth
-from expertp.paper.constants import TUNED_HPS
+from expertp.paper.constants import PAPER_HPS
 from expertp.paper.finding import zero_shot_study
 
 QUARTER = zero_shot_study(
@@ -17,9 +17,9 @@ QUARTER_DEPTH = zero_shot_study(
     paper={"axes": transfer_quarter.PAPER_SIZES_OF_DEPTH},
 )
 # Beside QUARTER, with another set of constants.
-QUARTER_TUNED = zero_shot_study(
-    "zero-shot-quarter-tuned",
-    cpu={"hps": TUNED_HPS, "axes": transfer_quarter.SIZES},
+QUARTER_BESIDE = zero_shot_study(
+    "zero-shot-quarter-beside",
+    cpu={"hps": PAPER_HPS, "axes": transfer_quarter.SIZES},
     paper={"hps": {"constants": "ones"}, "axes": transfer_quarter.PAPER_SIZES},
 )
 TWELFTH = zero_shot_study(

@@ -4,18 +4,18 @@ import pytest
 from analysis.surfaces import size_of
 
 from expertp.analysis.curves import Curve
-from expertp.analysis.failures import Failures, failures_by_value, total
+from expertp.analysis.stability import UnstableRuns, total, unstable_by_value
 from expertp.spec import BaseHPs
 from expertp.study.cells import Arm
 
 
-def test_a_run_fails_if_it_diverges_or_ends_far_above_the_best_median():
+def test_a_run_is_unstable_if_it_diverges_or_ends_far_above_the_best_median():
     losses = ((3.0, 3.2, 3.1), (3.59, 3.61, math.nan), (math.inf, 3.0, 2.9))
     arm = Arm("expertp", BaseHPs(lr=2**-7))
     curve = Curve("width", size_of(1.0), arm, "log2_lr", (-8.0, -7.0, -6.0), losses, (0, 1, 2), (0, 1, 0))
-    found = failures_by_value(curve)
-    assert found == {-8.0: Failures(0, 3), -7.0: Failures(1, 2), -6.0: Failures(1, 3)}
-    assert total(found.values()) == Failures(2, 8)
+    found = unstable_by_value(curve)
+    assert found == {-8.0: UnstableRuns(0, 3), -7.0: UnstableRuns(1, 2), -6.0: UnstableRuns(1, 3)}
+    assert total(found.values()) == UnstableRuns(2, 8)
     assert str(total(found.values())) == "2 of 8"
 
 
@@ -33,5 +33,5 @@ def test_a_run_fails_if_it_diverges_or_ends_far_above_the_best_median():
         ((0, 0), (0, 0), None),
     ],
 )
-def test_more_failures_need_an_exact_test_and_stability_enough_runs(one, other, answer):
-    assert Failures(*one).are_more_than(Failures(*other)) is answer
+def test_more_unstable_runs_need_an_exact_test_and_stability_enough_runs(one, other, answer):
+    assert UnstableRuns(*one).are_more_than(UnstableRuns(*other)) is answer
