@@ -101,7 +101,7 @@ def test_learning_rates_in_octaves_go_with_the_studys_own():
     [
         ("zero-shot-quarter", "transfer-quarter"),
         ("zero-shot-quarter-depth", "transfer-quarter-depth"),
-        ("zero-shot-quarter-beside", "transfer-quarter-tuned"),
+        ("zero-shot-quarter-beside", "transfer-quarter-beside"),
         ("zero-shot-twelfth", "transfer-twelfth"),
     ],
 )
