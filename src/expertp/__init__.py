@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from expertp.theory.finite import simulate
     from expertp.theory.problem import Problem
     from expertp.theory.trajectory import Trajectory
-    from expertp.training.generate import generate, load_model
+    from expertp.training.generate import Sampling, generate, load_model
     from expertp.training.optim import init_parameters, param_groups
     from expertp.training.records import RunResult, StepMetrics
     from expertp.training.train import train
@@ -39,6 +39,7 @@ _LAZY = {
     "MoETransformer": "model.transformer",
     "Problem": "theory.problem",
     "RunResult": "training.records",
+    "Sampling": "training.generate",
     "StepMetrics": "training.records",
     "StudyTable": "study.table",
     "StudyVerdict": "analysis.verdict",
@@ -69,6 +70,7 @@ __all__ = [
     "Problem",
     "RunResult",
     "RunSpec",
+    "Sampling",
     "StepMetrics",
     "StudySpec",
     "StudyTable",

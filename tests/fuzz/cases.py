@@ -39,7 +39,7 @@ FLAGS = {
     "plan": ("--base", "--target", "--json", "--steps"),
     "prepare": ("--out", "--tokenizer", "--vocab-size", "--val-fraction", "--shard-tokens", "--text-key", "--json"),
     "train": ("--out", "--json", "--tensorboard"),
-    "generate": ("--prompt", "--tokens", "--temperature", "--top-k", "--seed", "--json"),
+    "generate": ("--prompt", "--tokens", "--samples", "--temperature", "--top-k", "--top-p", "--seed", "--json"),
     "sweep": ("--out", "--workers", "--dry-run", "--json"),
     "coordcheck": ("--out", "--rules", "--steps", "--json"),
     "report": ("--strict", "--json"),

@@ -5,8 +5,11 @@ experts  the fused expert backend, a loop over experts, sort + grouped_mm, capac
 step     a training step with each expert backend, and with a dense model
 data     `expertp prepare` and a plain tiktoken loop
 study    a sweep on one worker per core and on one worker
+generate text with a key-value cache, and with a window that is computed afresh for every token; the larger model takes
+         minutes
 
 "vs dense" and "vs best peer" (the best of loop, grouped_mm and bmm) are ratios of times: below 1, fused is faster.
+"vs afresh" is the same for the cache.
 """
 
 import argparse
@@ -25,7 +28,7 @@ EXAMPLES = """\
   expertp bench experts
   expertp bench experts --only "E64A16 alpha 0.25" --dtype bfloat16 --json
 """
-CASES = ("experts", "step", "data", "study")
+CASES = ("experts", "step", "data", "study", "generate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="dtype of experts and step (default: float32)",
+        help="dtype of experts, step and generate (default: float32)",
     )
     parser.add_argument(
         "--rounds",
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    from expertp.bench import data, experts, step, study
+    from expertp.bench import data, experts, generation, step, study
 
     if args.what == "experts":
         compare = partial(experts.compare_experts, dtype=args.dtype, rounds=args.rounds)
@@ -83,6 +86,9 @@ def _cases(args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     if args.what == "step":
         compare = partial(step.compare_steps, dtype=args.dtype, rounds=args.rounds)
         return {shape.name: partial(compare, shape) for shape in step.SHAPES}
+    if args.what == "generate":
+        compare_texts = partial(generation.compare_generation, dtype=args.dtype, rounds=args.rounds)
+        return {text.name: partial(compare_texts, text) for text in generation.TEXTS}
     if args.what == "study":
         return {"study": partial(study.compare_workers, args.rounds)}
     return {args.source: partial(data.compare_preparing, args.source, args.rounds)}

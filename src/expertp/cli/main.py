@@ -38,7 +38,7 @@ VERBS = {
     "paper": "reproduce the findings of the paper: train, draw and judge each claim",
     "report": "write the report of a study from its directory; trains nothing",
     "theory": "solve the mean-field limit of a deep residual MoE and compare it with finite networks",
-    "bench": "measure speed side by side: experts, training step, data preparation, sweep",
+    "bench": "measure speed side by side: experts, training step, data preparation, sweep, generation",
     "doctor": "show the software and hardware that expertp finds on this machine",
 }
 

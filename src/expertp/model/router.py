@@ -63,13 +63,13 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.zeros(n_exp, n_embd))
         self.register_buffer("bias", torch.zeros(n_exp, dtype=torch.float32))
 
-    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> Routing:
-        """Route every token of a batch."""
+    def forward(self, x_BSN: Float[Tensor, "B S N"], start: int = 0) -> Routing:
+        """Route every token of a batch; `start` is the position of the first token of each sequence."""
         with torch.autocast(x_BSN.device.type, enabled=False):
             wide = torch.promote_types(x_BSN.dtype, torch.float32)
             logit_BSE = F.linear(x_BSN.to(wide), self.weight.to(wide))
             gate_BSE = logit_BSE.sigmoid() if self.gate == "sigmoid" else self.n_exp * logit_BSE.softmax(-1)
-            expert_BSK = self._select(gate_BSE.detach())
+            expert_BSK = self._select(gate_BSE.detach(), start)
             gate_BSK = gate_BSE.gather(-1, expert_BSK)
             # Unlike this scatter, bincount synchronizes with a CUDA device.
             load_E = expert_BSK.new_zeros(self.n_exp)
@@ -79,13 +79,13 @@ class Router(nn.Module):
             )
         return Routing(expert_BSK.flatten(0, 1), gate_BSK.flatten(0, 1), load_E, auxiliary)
 
-    def _select(self, gate_BSE: Tensor) -> Tensor:
+    def _select(self, gate_BSE: Tensor, start: int) -> Tensor:
         """Return the K experts with the highest gate + bias; ties are broken round-robin over positions.
 
         With a router initialized to zero all scores are equal, and without the tie-break all tokens would visit the
         same K experts. The tie-break depends on the position in the sequence only, not on micro-batches.
         """
-        position_S1 = torch.arange(gate_BSE.shape[1], device=gate_BSE.device)[:, None]
+        position_S1 = torch.arange(start, start + gate_BSE.shape[1], device=gate_BSE.device)[:, None]
         expert_E = torch.arange(self.n_exp, device=gate_BSE.device)
         turn_SE = (self.n_act * position_S1 - expert_E - 1) % self.n_exp
         score_BSE = (gate_BSE + self.bias).double() + turn_SE * (TIE_BREAK / self.n_exp)

@@ -18,6 +18,7 @@ from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from expertp.model.attention import Attention
+from expertp.model.cache import KeyValueCache, LayerCache
 from expertp.model.experts import BackendName, Experts
 from expertp.model.loss import linear_cross_entropy
 from expertp.model.router import Router
@@ -71,9 +72,9 @@ class MoE(nn.Module):
         self.router = Router(spec.n_embd, spec.n_exp, spec.n_act, spec.gate, with_auxiliary)
         self.experts = Experts(spec.n_exp, spec.n_embd, spec.n_hid, backend)
 
-    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
-        """Route the tokens and apply the experts."""
-        routing = self.router(x_BSN)
+    def forward(self, x_BSN: Float[Tensor, "B S N"], start: int = 0) -> FFNOutput:
+        """Route the tokens, of which the first has position `start`, and apply the experts."""
+        routing = self.router(x_BSN, start)
         routing = routing._replace(gate_TK=routing.gate_TK * self.output)
         y_TN = self.experts(x_BSN.flatten(0, 1), routing)
         return FFNOutput(y_TN.view_as(x_BSN), routing.load_E, routing.auxiliary)
@@ -87,8 +88,9 @@ class DenseFFN(nn.Module):
         self.up = skip_init(nn.Linear, spec.n_embd, spec.n_hid, bias=spec.linear_bias)
         self.down = skip_init(nn.Linear, spec.n_hid, spec.n_embd, bias=spec.linear_bias)
 
-    def forward(self, x_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
-        """Apply the layer."""
+    def forward(self, x_BSN: Float[Tensor, "B S N"], start: int = 0) -> FFNOutput:
+        """Apply the layer, which is the same at every position."""
+        del start
         y_BSN = self.down(F.gelu(self.up(x_BSN)))
         return FFNOutput(y_BSN, x_BSN.new_zeros(0, dtype=torch.int64), x_BSN.new_zeros(()))
 
@@ -109,10 +111,11 @@ class Block(nn.Module):
         else:
             self.ffn = DenseFFN(spec)
 
-    def forward(self, h_BSN: Float[Tensor, "B S N"]) -> FFNOutput:
+    def forward(self, h_BSN: Float[Tensor, "B S N"], cache: LayerCache | None = None) -> FFNOutput:
         """Return the residual stream after this block, and the loads of the feed-forward layer."""
-        h_BSN = h_BSN.add(self.attn(self.attn_norm(h_BSN)), alpha=self.residual)
-        ffn: FFNOutput = self.ffn(self.ffn_norm(h_BSN))
+        start = 0 if cache is None else cache.length
+        h_BSN = h_BSN.add(self.attn(self.attn_norm(h_BSN), cache), alpha=self.residual)
+        ffn: FFNOutput = self.ffn(self.ffn_norm(h_BSN), start)
         return ffn._replace(y_BSN=h_BSN.add(ffn.y_BSN, alpha=self.residual))
 
 
@@ -160,19 +163,25 @@ class MoETransformer(nn.Module):
         self.final_norm = nn.LayerNorm(spec.n_embd)
         self.head = None if spec.tied_embeddings else skip_init(nn.Linear, spec.n_embd, spec.vocab_size, bias=False)
 
-    def hidden(self, tokens_BS: Int[Tensor, "B S"]) -> Hidden:
-        """Run all blocks."""
-        h_BSN = self.token(tokens_BS) + self.position.weight[: tokens_BS.shape[1]]
+    def hidden(self, tokens_BS: Int[Tensor, "B S"], cache: KeyValueCache | None = None) -> Hidden:
+        """Run all blocks; with a cache, the tokens follow those that it holds, and are added to it."""
+        start = 0 if cache is None else cache.length
+        layers = [None] * len(self.blocks) if cache is None else cache.layers
+        h_BSN = self.token(tokens_BS) + self.position.weight[start : start + tokens_BS.shape[1]]
         loads, auxiliary = [], h_BSN.new_zeros(())
-        for block in self.blocks:
+        for block, layer in zip(self.blocks, layers, strict=True):
             if self.activation_checkpointing and torch.is_grad_enabled():
                 out: FFNOutput = checkpoint(block, h_BSN, use_reentrant=False)
             else:
-                out = block(h_BSN)
+                out = block(h_BSN, layer)
             h_BSN = out.y_BSN
             loads.append(out.load_E)
             auxiliary = auxiliary + out.auxiliary
         return Hidden(h_BSN, torch.stack(loads), auxiliary)
+
+    def empty_cache(self) -> KeyValueCache:
+        """Return a cache for `hidden` that has room for the context."""
+        return KeyValueCache(tuple(LayerCache(self.spec.context) for _ in self.blocks))
 
     def unembedding(self, h_BSN: Float[Tensor, "B S N"]) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "V N"]]:
         """Return the two factors of the logits, for training and generation."""

@@ -1,18 +1,22 @@
 """Sampling from a trained run, with the same logits and compute dtype as in training."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
-from expertp.data import Tokenizer, TokenizerIdentity, load_tokenizer
+from expertp.data import TextStream, Tokenizer, TokenizerIdentity, load_tokenizer
 from expertp.data.tokenizers import load_gpt2
 from expertp.errors import DamagedError, InputError
+from expertp.model.cache import KeyValueCache
+from expertp.model.experts import Experts
+from expertp.model.seeding import generator_of
 from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype
 from expertp.training.checkpoints import newest_weights
@@ -43,7 +47,20 @@ def load_model(out: str | Path) -> LoadedModel:
         raise DamagedError(
             f"{out}/run.json: damaged (its model is not that of the weights); {directory.remedy}"
         ) from None
-    return LoadedModel(model.eval(), tokenizer, resolve_dtype(directory.run, "cpu"))
+    dtype = resolve_dtype(directory.run, "cpu")
+    return LoadedModel(prepare_weights(model, dtype), tokenizer, dtype)
+
+
+def prepare_weights(model: MoETransformer, dtype: Dtype) -> MoETransformer:
+    """Return the model, ready to generate in a compute dtype: autocast would round weights to bfloat16 at every token.
+
+    Rounding the weights of matrix products once gives the same logits. The router computes in float32.
+    """
+    if dtype == "bfloat16":
+        for module in model.modules():
+            if isinstance(module, nn.Linear | Experts):
+                module.to(torch.bfloat16)
+    return model.eval()
 
 
 def _tokenizer(directory: RunDirectory) -> Tokenizer:
@@ -66,48 +83,115 @@ def _identity(record: TokenizerRecord, directory: RunDirectory) -> TokenizerIden
         raise DamagedError(f"{directory.path}/run.json: damaged (unknown tokenizer); {directory.remedy}") from None
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen from its logits.
+
+    Args:
+        temperature: divides the logits; 0: always the most likely id.
+        top_k: choose from the `top_k` most likely ids; None: from all ids.
+        top_p: of these, choose from the most likely ids that together have at least this probability; 1: from all.
+        seed: seed of the sampling. A sample depends on it and on the number of the sample only.
+    """
+
+    temperature: float = 0.8
+    top_k: int | None = 50
+    top_p: float = 1.0
+    seed: int = 0
+
+    def probabilities(self, logits_V: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
+        """Return the probabilities of the ids, in float64.
+
+        >>> logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+        >>> [round(p, 3) for p in Sampling(temperature=1, top_p=0.7).probabilities(logits).tolist()]
+        [0.625, 0.375, 0.0, 0.0]
+        """
+        logits_V = logits_V.double()
+        if self.temperature == 0:
+            return F.one_hot(logits_V.argmax(), len(logits_V)).double()
+        if self.top_k is not None and self.top_k < len(logits_V):
+            least = logits_V.topk(self.top_k).values[-1]
+            logits_V = logits_V.masked_fill(logits_V < least, -torch.inf)
+        # Subtract the maximum first, so that a tiny temperature cannot overflow.
+        probability_V = ((logits_V - logits_V.max()) / self.temperature).softmax(-1)
+        if self.top_p < 1:
+            sorted_V, order_V = probability_V.sort(descending=True, stable=True)
+            before_V = sorted_V.cumsum(-1) - sorted_V
+            probability_V[order_V[before_V >= self.top_p]] = 0
+        return probability_V / probability_V.sum()
+
+
 @torch.no_grad()
-def next_logits(loaded: LoadedModel, ids: Sequence[int]) -> Float[Tensor, "V"]:
-    """Return the logits of the next token, given the last `context` ids."""
-    window_BS = torch.tensor([ids[-loaded.model.spec.context :]])
+def next_logits(
+    loaded: LoadedModel, ids_BS: Int[Tensor, "B S"], cache: KeyValueCache | None = None
+) -> Float[Tensor, "B V"]:
+    """Return the logits of the next token, given the last `context` ids of each sequence.
+
+    With a cache, only the ids that it does not hold are computed. Positions are learned: beyond the context every id
+    has another position at each step, so the cache is of no use and all ids are computed afresh.
+    """
+    model = loaded.model
+    if ids_BS.shape[1] > model.spec.context:
+        ids_BS, cache = ids_BS[:, -model.spec.context :], None
+    new_BS = ids_BS if cache is None else ids_BS[:, cache.length :]
     with autocast(loaded.dtype, "cpu"):
-        h_BSN = loaded.model.hidden(window_BS).h_BSN
-        logits: Tensor = loaded.model.logits(h_BSN[:, -1:])[0, 0]
-    return logits
+        h_BSN = model.hidden(new_BS, cache).h_BSN
+        logits_BV: Tensor = model.logits(h_BSN[:, -1:])[:, 0]
+    return logits_BV
 
 
 def generate(
-    loaded: LoadedModel,
-    prompt: Sequence[int],
-    count: int,
-    *,
-    temperature: float = 0.8,
-    top_k: int | None = 50,
-    seed: int = 0,
-) -> Iterator[int]:
-    """Yield `count` sampled token ids; padding rows of the vocabulary are never sampled.
-
-    Positions are learned, so all activations are recomputed for every token.
+    loaded: LoadedModel, prompt: Sequence[int], count: int, sampling: Sampling | None = None, samples: int = 1
+) -> Iterator[tuple[int, ...]]:
+    """Yield `count` times the next token id of every sample; padding rows of the vocabulary are never sampled.
 
     Args:
         loaded: a trained model.
         prompt: at least one token id.
         count: number of ids to sample.
-        temperature: divides the logits; 0: always the most likely id.
-        top_k: sample from the `top_k` most likely ids; None: from all ids.
-        seed: seed of the sampling.
+        sampling: how ids are chosen (default: `Sampling()`).
+        samples: number of continuations, which are computed together.
     """
-    generator = torch.Generator().manual_seed(seed)
-    ids = list(prompt)
-    for _ in range(count):
-        logits_V = next_logits(loaded, ids)[: loaded.tokenizer.vocab_size].double()
-        if temperature == 0:
-            chosen = int(logits_V.argmax())
-        else:
-            if top_k is not None and top_k < len(logits_V):
-                logits_V[logits_V < logits_V.topk(top_k).values[-1]] = -torch.inf
-            # Subtract the maximum first, so that a tiny temperature cannot overflow.
-            probability_V = ((logits_V - logits_V.max()) / temperature).softmax(-1)
-            chosen = int(torch.multinomial(probability_V, 1, generator=generator))
-        ids.append(chosen)
+    sampling = sampling or Sampling()
+    generators = [generator_of(sampling.seed, f"sample {number}") for number in range(samples)]
+    cache = loaded.model.empty_cache()
+    ids_BS = torch.tensor([list(prompt)])
+    for step in range(count):
+        logits_BV = next_logits(loaded, ids_BS, cache)[:, : loaded.tokenizer.vocab_size]
+        if step == 0:  # the samples part ways
+            logits_BV, ids_BS, cache = (
+                logits_BV.expand(samples, -1),
+                ids_BS.expand(samples, -1),
+                cache.repeated(samples),
+            )
+        chosen = tuple(
+            int(torch.multinomial(sampling.probabilities(logits_V), 1, generator=generator))
+            for logits_V, generator in zip(logits_BV, generators, strict=True)
+        )
+        ids_BS = torch.cat([ids_BS, torch.tensor(chosen)[:, None]], dim=1)
         yield chosen
+
+
+def generate_text(
+    loaded: LoadedModel, prompt: str, count: int, sampling: Sampling | None = None, samples: int = 1
+) -> Iterator[tuple[str, ...]]:
+    """Yield, token by token, the text that each sample adds to the prompt, until all have ended or `count` tokens.
+
+    A sample ends with the end-of-text token. An empty prompt starts a new document.
+    """
+    tokenizer = loaded.tokenizer
+    streams = [TextStream(tokenizer) for _ in range(samples)]
+    is_open = [True] * samples
+    for ids in generate(loaded, encode_prompt(tokenizer, prompt), count, sampling, samples):
+        is_open = [before and token != tokenizer.eot for before, token in zip(is_open, ids, strict=True)]
+        yield tuple(
+            stream.push(token) if still else "" for stream, token, still in zip(streams, ids, is_open, strict=True)
+        )
+        if not any(is_open):
+            break
+    yield tuple(stream.finish() for stream in streams)
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the ids of a prompt; an empty prompt is the end of the document before."""
+    return tokenizer.encode(prompt) or [tokenizer.eot]
