@@ -85,7 +85,7 @@ WITHOUT_TORCH = (
     *("training.records", "training.resolution", "training.store", "cli.status"),
     *("paper.listing", "cli.paper"),
     *("adapters.axes", "adapters.roles", "adapters.families", "adapters.description", "adapters.comparable"),
-    *("adapters.fit",),
+    *("adapters.fit", "report.formulas", "report.planner", "cli.planner"),
 )
 
 

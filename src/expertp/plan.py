@@ -19,7 +19,7 @@ from expertp.rules import (
     Row,
     RuleSet,
 )
-from expertp.spec import BaseHPs, Counts, ModelSpec
+from expertp.spec import BaseHPs, Counts, ModelSpec, RuleSetName
 
 # Parameter groups of the reference model, in forward order. The rules have more groups, for other architectures.
 GROUPS = (
@@ -134,7 +134,7 @@ def plan(
     values = _symbol_values(multipliers, target, hps.gamma)
     constants = resolve_constants(hps.constants)
     longer = relative_steps(hps, steps)
-    present = _present_groups(target)
+    present = present_groups(target)
     return Plan(
         base=base,
         target=target,
@@ -144,7 +144,7 @@ def plan(
             name: group_settings(name, rules.rows[name], hps, values, constants, longer) if name in present else Group()
             for name in GROUPS
         },
-        forward=_forward(rules, hps, values, target),
+        forward=forward_multipliers(rules, hps, values, target),
         counts=target.counts(),
     )
 
@@ -206,7 +206,8 @@ def _check_comparable(base: ModelSpec, target: ModelSpec, allow_kappa_change: bo
         )
 
 
-def _present_groups(model: ModelSpec) -> set[str]:
+def present_groups(model: ModelSpec) -> set[str]:
+    """Return the parameter groups that a reference model has."""
     absent = {"ffn_up", "ffn_down"} if model.ffn == "moe" else {"router", "expert_up", "expert_down", "expert_bias"}
     if model.tied_embeddings:
         absent.add("unembedding")
@@ -228,6 +229,16 @@ def _symbol_values(multipliers: Multipliers, target: ModelSpec, gamma: float) ->
         "d_head": target.d_head,
         "n_act": target.n_act,
     }
+
+
+def place_in_paper(group: str, rules: RuleSetName) -> str:
+    """Return the place in the paper of a group's rule; empty if the rule set differs from the paper.
+
+    >>> place_in_paper("router", "expertp"), place_in_paper("router", "sp")
+    ('Tab. 1-2, Rule 1', '')
+    """
+    papers = EXPERTP.rows[group]
+    return papers.where if RULE_SETS[rules].rows[group] == papers else ""
 
 
 def relative_steps(hps: BaseHPs, steps: int | None) -> float:
@@ -279,7 +290,8 @@ def group_settings(
     )
 
 
-def _forward(rules: RuleSet, hps: BaseHPs, values: Mapping[str, float], target: ModelSpec) -> Forward:
+def forward_multipliers(rules: RuleSet, hps: BaseHPs, values: Mapping[str, float], target: ModelSpec) -> Forward:
+    """Return the forward multipliers of a target; arguments as in `group_settings`."""
     residual = rules.forward.residual
     # The paper multiplies block outputs by 1/L, CompleteP's code by 1/m_L; the two differ by the constant L0. Rule sets
     # without a depth multiplier use neither.

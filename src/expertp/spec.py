@@ -245,6 +245,10 @@ class ModelSpec(Spec):
             parameters += self.n_embd * self.vocab_size
         return 6 * parameters + 12 * self.n_layer * self.n_embd * self.context
 
+    def training_bytes(self) -> int:
+        """Return the memory of weights, gradients and Adam's two moments in float32, without activations."""
+        return 16 * self.counts().total
+
 
 class BaseHPs(Spec):
     """Hyperparameters tuned on the base model; they are valid only together with that base."""

@@ -21,7 +21,7 @@ from expertp.errors import InputError
 ROOT = Path(__file__).parents[2]
 MOST_FLAGS = 8
 # Modules of expertp.cli that serve the verbs; every other module there is a verb.
-SHARED_MODULES = {"__init__", "main", "arguments", "text", "progress", "signals", "verdicts", "plan_hf"}
+SHARED_MODULES = {"__init__", "main", "arguments", "text", "progress", "signals", "verdicts", "plan_hf", "browser"}
 
 
 def has_module(verb: str) -> bool:
@@ -120,7 +120,7 @@ def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     [
         ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
         ("trian", "unknown verb 'trian'; did you mean 'train'?"),
-        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, show"),
+        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, planner, show"),
         ("--json", "unknown verb '--json'; choose one of demo"),
         ("main", "unknown verb 'main'; "),
     ],

@@ -23,6 +23,7 @@ from fuzz.templates import SETTINGS, Templates
 Kind = Callable[[random.Random, Templates, Path], Case]
 VERBS = (
     "plan",
+    "planner",
     "init",
     "prepare",
     "train",
@@ -37,6 +38,7 @@ VERBS = (
 )
 FLAGS = {
     "plan": ("--base", "--target", "--json", "--steps"),
+    "planner": ("--base", "--target", "--out"),
     "prepare": ("--out", "--tokenizer", "--vocab-size", "--val-fraction", "--shard-tokens", "--text-key", "--json"),
     "train": ("--out", "--json", "--tensorboard"),
     "generate": ("--prompt", "--tokens", "--samples", "--temperature", "--top-k", "--top-p", "--seed", "--json"),
@@ -48,6 +50,7 @@ FLAGS = {
 }
 FIRST = {
     "plan": (),
+    "planner": (),
     "prepare": ("rows.jsonl", "text.txt", "folder", "nano", "builtin:", "hf:", "-"),
     "train": ("run.yaml",),
     "generate": ("run", "done"),

@@ -55,3 +55,47 @@ def full(directory, tmp_path_factory):
 def written_in_full(full):
     """Its report on disk."""
     return write_report(full)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """The machine's own chromium, driven by playwright; tests are skipped without them."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium on this machine; apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
+    with sync_api.sync_playwright() as playwright:
+        # In a container there is no user namespace for the sandbox, and the page is our own.
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit_page(browser):
+    """Open a page from a file; whatever it complains about or asks for goes into `complaints`."""
+    contexts = []
+
+    def open_page(path, viewport, fragment="", **options):
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints = []
+        address = path.resolve().as_uri()
+
+        def guard(route):
+            if route.request.url.startswith((address, "data:image/")):
+                route.continue_()
+            else:
+                page.complaints.append(f"asks for {route.request.url}")
+                route.abort()
+
+        page.route("**/*", guard)
+        page.on("console", lambda message: page.complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: page.complaints.append(f"error: {error}"))
+        page.goto(address + fragment)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,57 +1,22 @@
 """The page in a real browser: the machine's own chromium, driven by playwright."""
 
-import shutil
 from urllib.parse import unquote
 
 import pytest
 
 pytestmark = pytest.mark.heavy  # draws all figures of a study
 
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("no chromium on this machine; apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
-
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        # In a container there is no user namespace for the sandbox, and the page is our own.
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def visit(browser, written):
-    """Open the page; whatever it complains about or asks for goes into `complaints`."""
-    contexts = []
+def visit(visit_page, written):
+    """Open the page of the study."""
 
     def open_page(viewport=DESK, path=written.path, **options):
-        context = browser.new_context(viewport=viewport, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.complaints = []
-        address = path.resolve().as_uri()
+        return visit_page(path, viewport, **options)
 
-        def guard(route):
-            if route.request.url.startswith((address, "data:image/")):
-                route.continue_()
-            else:
-                page.complaints.append(f"asks for {route.request.url}")
-                route.abort()
-
-        page.route("**/*", guard)
-        page.on("console", lambda message: page.complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: page.complaints.append(f"error: {error}"))
-        page.goto(address)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
+    return open_page
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

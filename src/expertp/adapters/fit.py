@@ -7,7 +7,7 @@ the base: for target = base they are the base's hyperparameters, and no tensor i
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -57,6 +57,15 @@ class TensorPlan:
     def numel(self) -> int:
         """Number of entries."""
         return math.prod(self.shape)
+
+
+def alike(tensors: Iterable[TensorPlan]) -> list[list[TensorPlan]]:
+    """Group tensors with equal role and settings."""
+    groups: dict[tuple[object, ...], list[TensorPlan]] = {}
+    for tensor in tensors:
+        key = (tensor.role, tensor.start, tensor.init_std, tensor.lr, tensor.weight_decay, tensor.adam_eps)
+        groups.setdefault(key, []).append(tensor)
+    return list(groups.values())
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from fractions import Fraction
 from expertp.cli.text import describe_multipliers, output_width, table
 from expertp.config import load_base, load_target, split_overrides
 from expertp.errors import InputError
-from expertp.plan import Group, Plan, named_constants, plan
-from expertp.rules import EXPERTP, RULE_SETS
+from expertp.plan import Group, Plan, named_constants, place_in_paper, plan
+from expertp.rules import RULE_SETS
 from expertp.spec import BaseHPs, ModelSpec
 
 EXAMPLES = """\
@@ -129,7 +129,7 @@ def print_plan(planned: Plan) -> None:
             *cells, eps = (_number(value) for value in _settings(group))
             settings.append((name, *cells, eps + _eps_mark(name, hps)))
             factors.append((name, *_factors(group, at_base.groups[name])))
-            places.append(_where(name, hps))
+            places.append(place_in_paper(name, hps.rules))
     print(_table(settings, factors, places), end="\n\n")
 
     forward = planned.forward
@@ -143,12 +143,6 @@ def print_plan(planned: Plan) -> None:
         print("* differs from the eps in the paper; hps.eps_rule=paper uses the paper's")
     print(f"norms are initialized with gain 1 and bias 0{bias}")
     print("learning rates hold at the base's number of steps; for longer training, tune the base at the target's steps")
-
-
-def _where(group: str, hps: BaseHPs) -> str:
-    """Return the place of a rule in the paper; empty if the rule set differs from the paper."""
-    row, papers = RULE_SETS[hps.rules].rows[group], EXPERTP.rows[group]
-    return papers.where if row == papers else ""
 
 
 def _eps_mark(group: str, hps: BaseHPs) -> str:

@@ -8,10 +8,9 @@ commands that produce them.
 
 import argparse
 import json
-import sys
-import webbrowser
 from pathlib import Path
 
+from expertp.cli.browser import show_page
 from expertp.cli.verdicts import verdict_table
 
 EXAMPLES = """\
@@ -52,17 +51,6 @@ def run(args: argparse.Namespace) -> int:
         print(verdict_table(verdict, directory.path), end="\n\n")
         print(f"{word}: {path}")
     if args.open:
-        _show(path)
+        show_page(path)
     has_failed = any(each.conclusion == "FAILS" for each in verdict.axes)
     return EXIT_VERDICT_FAIL if args.strict and has_failed else 0
-
-
-def _show(path: Path) -> None:
-    """Open the page in a browser; a machine without one is told where the page is."""
-    sys.stdout.flush()  # a browser in the terminal takes over the screen
-    try:
-        is_shown = webbrowser.open(path.resolve().as_uri())
-    except (webbrowser.Error, OSError):
-        is_shown = False
-    if not is_shown:
-        print(f"expertp: found no browser; open {path}", file=sys.stderr)

@@ -15,6 +15,7 @@ from expertp.analysis.verdict import Conclusion, Judgement, StudyVerdict
 from expertp.figures.labels import HP_SHORT, axis_title
 from expertp.report import appendix, commands, sections
 from expertp.report.elements import Missing, Page, Table, VerdictRow
+from expertp.report.pages import fill
 from expertp.report.place import digest_of, place_of
 from expertp.report.reading import Reading, read
 from expertp.report.sections import Album
@@ -77,7 +78,7 @@ def write_report(directory: StudyDirectory, out: Path | None = None) -> Written:
         album = Album(reading)
         page = make_page(reading, album, digest)
         verdict = json.dumps(reading.verdict.to_dict(), indent=2)
-        place.replace(fill(page).encode(errors="replace"), verdict.encode(), album.drawings)
+        place.replace(fill("template.html", page=page).encode(errors="replace"), verdict.encode(), album.drawings)
     return Written(place.page, reading.verdict)
 
 
@@ -231,29 +232,3 @@ def _typographic(text: str) -> str:
     text = re.sub(r"\+?\binf\b", "∞", text)
     text = re.sub(r"(?<![\w-])-(?=0\.0+(?!\d))", "+", text)
     return re.sub(r"(?<![\w-])-(?=[\d.∞])", "\N{MINUS SIGN}", text)
-
-
-def fill(page: Page) -> str:
-    """Return the HTML of a page; text is escaped, figures are not."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("expertp.report", ".")
-    environment = Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
-    environment.filters["code"] = code
-    return environment.get_template("template.html").render(page=page)
-
-
-def code(text: str) -> str:
-    """Return escaped HTML in which text in `backquotes` is code.
-
-    >>> code("run `a<b` now")
-    Markup('run <code>a&lt;b</code> now')
-    """
-    from markupsafe import Markup, escape
-
-    parts = text.split("`")
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
-    )

@@ -22,11 +22,12 @@
   };
   for (const button of document.querySelectorAll("button.copy")) {
     button.addEventListener("click", async () => {
+      said.textContent = ""; // so that the same words are announced again
       const done = await copy(document.getElementById(button.dataset.copy).textContent);
       button.focus();
       button.textContent = done ? "Copied" : "Failed";
       said.textContent = done ? "Copied." : "Copying failed; select the text.";
-      setTimeout(() => { button.textContent = "Copy"; said.textContent = ""; }, 2000);
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
     });
   }
   // A wide figure or table says that it can be scrolled.

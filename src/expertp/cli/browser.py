@@ -1,0 +1,16 @@
+"""Pages in the user's browser."""
+
+import sys
+import webbrowser
+from pathlib import Path
+
+
+def show_page(path: Path) -> None:
+    """Open a page in the default browser; on a machine without one, say where the page is."""
+    sys.stdout.flush()  # a browser in the terminal takes over the screen
+    try:
+        is_shown = webbrowser.open(path.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        is_shown = False
+    if not is_shown:
+        print(f"expertp: found no browser; open {path}", file=sys.stderr)
