@@ -40,6 +40,7 @@ VERBS = {
     "report": "write the report of a study from its directory; trains nothing",
     "theory": "solve the mean-field limit of a deep residual MoE and compare it with finite networks",
     "bench": "measure speed side by side: experts, training step, data preparation, sweep, generation",
+    "completion": "print a script that completes commands in bash, zsh or fish",
     "doctor": "show the software and hardware that expertp finds on this machine",
 }
 

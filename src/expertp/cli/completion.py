@@ -1,0 +1,186 @@
+"""Print a script that completes verbs, flags, their choices and override keys in your shell.
+
+The script lists what this version of expertp accepts; print it again after an update.
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
+
+EXAMPLES = """\
+  expertp completion bash    # in ~/.bashrc: eval "$(expertp completion bash)"; zsh: the same in ~/.zshrc
+  expertp completion fish    # > ~/.config/fish/completions/expertp.fish
+"""
+SHELLS = ("bash", "zsh", "fish")
+SECTIONS: dict[str, type[Spec]] = {"base": ModelSpec, "model": ModelSpec, "hps": BaseHPs, "train": TrainSpec}
+# Sections that overrides of a verb may change; other verbs take those of several kinds of files.
+PLANNING, TRAINING, STUDYING = ("model", "hps"), ("base", "model", "hps", "train"), ("base", "hps", "train")
+OVERRIDDEN = {
+    **{"plan": PLANNING, "planner": PLANNING, "train": TRAINING},
+    **{"sweep": STUDYING, "tune": STUDYING, "coordcheck": STUDYING},
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of a verb; `choices` is empty if it has no value, or any value."""
+
+    name: str
+    summary: str
+    takes_value: bool
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb and what may follow it: flags, words, and keys of overrides."""
+
+    name: str
+    summary: str
+    flags: tuple[Flag, ...]
+    words: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("shell", choices=SHELLS, metavar="|".join(SHELLS), help="your shell")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    print({"bash": bash, "zsh": zsh, "fish": fish}[args.shell](describe_verbs()), end="")
+    return 0
+
+
+def describe_verbs() -> list[Verb]:
+    """Return all verbs, as their parsers declare them."""
+    from expertp.cli.main import VERBS, build_parser
+
+    return [_verb(name, summary, build_parser(name)) for name, summary in VERBS.items()]
+
+
+def _verb(name: str, summary: str, parser: argparse.ArgumentParser) -> Verb:
+    named = [action for action in parser._actions if action.option_strings]
+    places = [action for action in parser._actions if not action.option_strings]
+    return Verb(
+        name=name,
+        summary=summary,
+        flags=tuple(
+            Flag(max(action.option_strings, key=len), _summary(action), action.nargs != 0, _choices(action))
+            for action in named
+        ),
+        words=tuple(word for action in places for word in _choices(action)),
+        keys=tuple(
+            f"{section}.{key}=" for section in OVERRIDDEN.get(name, ()) for key in SECTIONS[section].model_fields
+        ),
+    )
+
+
+def _summary(action: argparse.Action) -> str:
+    return (action.help or "") % vars(action)
+
+
+def _choices(action: argparse.Action) -> tuple[str, ...]:
+    return tuple(map(str, action.choices or ()))
+
+
+def bash(verbs: Sequence[Verb]) -> str:
+    """Return the script for bash."""
+    values = [
+        f"    '{verb.name} {flag.name}') words='{' '.join(flag.choices)}'; keys='' ;;\n"
+        for verb in verbs
+        for flag in verb.flags
+        if flag.choices
+    ]
+    each = [
+        f"      {verb.name}) flags='{' '.join(flag.name for flag in verb.flags)}'; words='{' '.join(verb.words)}'; "
+        f"keys='{' '.join(verb.keys)}' ;;\n"
+        for verb in verbs
+    ]
+    return (
+        "# expertp: completion for bash\n"
+        "_expertp() {\n"
+        "  local line=${COMP_LINE:0:COMP_POINT} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
+        "  local current='' flags='' words='' keys=''\n"
+        "  [[ $line == *[[:space:]] ]] || current=${line##*[[:space:]]}\n"
+        "  if (( COMP_CWORD == 1 )); then\n"
+        f"    words='{' '.join(verb.name for verb in verbs)}'\n"
+        "  else\n"
+        "    case ${COMP_WORDS[1]} in\n" + "".join(each) + "    esac\n"
+        '    case "${COMP_WORDS[1]} $previous" in\n' + "".join(values) + "    esac\n"
+        "  fi\n"
+        "  if [[ $current == -* ]]; then\n"
+        '    COMPREPLY=($(compgen -W "$flags" -- "$current"))\n'
+        "  elif [[ $current == *=* ]]; then\n"
+        "    COMPREPLY=()\n"
+        "  else\n"
+        '    COMPREPLY=($(compgen -W "$words $keys" -- "$current"))\n'
+        "    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
+        "  fi\n"
+        "  return 0\n"
+        "}\n"
+        "complete -o default -F _expertp expertp\n"
+    )
+
+
+def zsh(verbs: Sequence[Verb]) -> str:
+    """Return the script for zsh."""
+
+    def described(pairs: Sequence[tuple[str, str]]) -> str:
+        return " ".join(shlex.quote(f"{name}:{summary}") for name, summary in pairs)
+
+    each = [
+        f"    {verb.name}) flags=({described([(flag.name, flag.summary) for flag in verb.flags])})\n"
+        f"      words_here=({' '.join(verb.words)}) keys=({' '.join(map(shlex.quote, verb.keys))}) ;;\n"
+        for verb in verbs
+    ]
+    values = [
+        f"    '{verb.name} {flag.name}') compadd -- {' '.join(flag.choices)}; return ;;\n"
+        for verb in verbs
+        for flag in verb.flags
+        if flag.choices
+    ]
+    return (
+        "#compdef expertp\n"
+        "# expertp: completion for zsh\n"
+        "_expertp() {\n"
+        "  local -a verbs flags words_here keys\n"
+        f"  verbs=({described([(verb.name, verb.summary) for verb in verbs])})\n"
+        "  if (( CURRENT == 2 )); then _describe verb verbs; return; fi\n"
+        '  case "$words[2] $words[CURRENT-1]" in\n' + "".join(values) + "  esac\n"
+        "  case $words[2] in\n" + "".join(each) + "  esac\n"
+        "  if [[ $PREFIX == -* ]]; then _describe flag flags; return; fi\n"
+        "  (( $#words_here )) && compadd -- $words_here\n"
+        "  (( $#keys )) && compadd -S '' -- $keys\n"
+        "  _files\n"
+        "}\n"
+        "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
+        "compdef _expertp expertp\n"
+    )
+
+
+def fish(verbs: Sequence[Verb]) -> str:
+    """Return the script for fish."""
+    lines = ["# expertp: completion for fish", "complete -c expertp -n __fish_use_subcommand -f"]
+    for verb in verbs:
+        lines.append(f"complete -c expertp -n __fish_use_subcommand -a {verb.name} -d {_fish_quoted(verb.summary)}")
+        here = f"complete -c expertp -n '__fish_seen_subcommand_from {verb.name}'"
+        for flag in verb.flags:
+            value = f" -x -a '{' '.join(flag.choices)}'" if flag.choices else " -r" if flag.takes_value else ""
+            lines.append(f"{here} -l {flag.name.removeprefix('--')}{value} -d {_fish_quoted(flag.summary)}")
+        lines += [f"{here} -a {_fish_quoted(word)}" for word in (*verb.words, *verb.keys)]
+    return "\n".join(lines) + "\n"
+
+
+def _fish_quoted(text: str) -> str:
+    """Return a text in single quotes, in which fish knows two escapes.
+
+    >>> print(_fish_quoted("the base's"))
+    'the base\\'s'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

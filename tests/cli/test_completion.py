@@ -1,0 +1,86 @@
+"""The scripts complete what the parsers declare; bash runs its own here, the others where they are installed."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from expertp.cli.completion import OVERRIDDEN, SHELLS, bash, describe_verbs, fish, zsh
+from expertp.cli.main import VERBS, build_parser, main
+
+SCRIPTS = {"bash": bash, "zsh": zsh, "fish": fish}
+
+
+@pytest.fixture(scope="module")
+def verbs():
+    return describe_verbs()
+
+
+def complete(script, line):
+    """Return what bash offers at the end of a command line."""
+    words = line.split(" ")
+    quoted = " ".join(f"'{word}'" for word in words)
+    program = f"""
+    {script}
+    COMP_LINE='{line}' COMP_POINT={len(line)} COMP_CWORD={len(words) - 1} COMP_WORDS=({quoted})
+    _expertp
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("expertp pl", ["plan", "planner"]),
+        ("expertp ", list(VERBS)),
+        ("expertp plan --al", ["--allow-kappa-change"]),
+        ("expertp plan hps.l", ["hps.lr="]),
+        ("expertp plan model.n_", ["model.n_embd=", "model.n_layer=", "model.n_exp=", "model.n_act="]),
+        ("expertp plan --base base.yaml hps.lr=", []),
+        ("expertp plan train.", []),
+        ("expertp sweep study.yaml train.st", ["train.steps="]),
+        ("expertp bench --dtype b", ["bfloat16"]),
+        ("expertp bench e", ["experts"]),
+        ("expertp plan --export ", ["torchtitan", "automodel"]),
+        ("expertp report studies/", []),  # files, by the shell itself
+        ("expertp nothing --x", []),
+    ],
+)
+def test_bash_offers(verbs, line, expected):
+    assert complete(bash(verbs), line) == expected
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_verb_and_flag_is_in_the_script(verbs, shell, capsys):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert script == SCRIPTS[shell](verbs)
+    for verb in verbs:
+        assert verb.name in script
+        for flag in verb.flags:
+            assert flag.name.removeprefix("--") in script
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_can_read_its_script(verbs, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    options = ["--no-execute"] if shell == "fish" else ["-n"]
+    done = subprocess.run([shell, *options], input=SCRIPTS[shell](verbs), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("verb", OVERRIDDEN)
+def test_keys_are_offered_where_overrides_are_taken(verb):
+    assert any(action.dest == "overrides" for action in build_parser(verb)._actions)
+
+
+def test_an_unknown_shell_is_one_line(capsys):
+    assert main(["completion", "tcsh"]) == 2
+    assert "invalid choice: 'tcsh'" in capsys.readouterr().err
