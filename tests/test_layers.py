@@ -90,9 +90,9 @@ WITHOUT_TORCH = (
 
 
 def part_of(path: Path) -> str:
-    """Return the top-level module that a file belongs to; the package's own file is `expertp`."""
+    """Return the top-level module that a file belongs to; the package's own file is `expertp`, its program `cli`."""
     top = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    return "expertp" if top == "__init__" else top
+    return {"__init__": "expertp", "__main__": "cli"}.get(top, top)
 
 
 @cache

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from expertp.data import open_dataset
+from expertp.errors import InputError
 from expertp.model.balance import load_deviation
 from expertp.spec import RunSpec
 from expertp.training.checkpoints import Checkpoint, resume, save
@@ -19,7 +20,7 @@ from expertp.training.loop import StepOutcome, TrainingLoop, check_run, determin
 from expertp.training.records import RunResult, Status, StepMetrics
 from expertp.training.resolution import resolved
 from expertp.training.store import RunDirectory, open_run
-from expertp.util.machine import processor_name
+from expertp.util.machine import processor_name, rank_and_ranks
 
 METRICS_FLUSH_SECONDS = 5.0
 
@@ -52,6 +53,8 @@ def train(
         trackers: receive the metrics of every step; not called if the run had already ended.
         should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`.
     """
+    if (ranks := rank_and_ranks()[1]) > 1:
+        raise InputError(f"a launcher has started {ranks} processes, but a run is trained by one; start one process")
     device = resolve_device(run.train)
     run, dataset = resolved(run, device), open_dataset(run.train.data)
     check_run(run, dataset, device)

@@ -1,4 +1,4 @@
-"""Properties of this machine: processor, cores, memory."""
+"""Properties of this machine and of this process on it: processor, cores, memory, place among other processes."""
 
 import ctypes
 import errno
@@ -48,6 +48,18 @@ def lives(pid: int) -> bool:
     except PermissionError:  # it belongs to another user
         pass
     return True
+
+
+def rank_and_ranks() -> tuple[int, int]:
+    """Return the place of this process among those that a launcher has started for one command, and their number.
+
+    torchrun says so in RANK and WORLD_SIZE, srun in SLURM_PROCID and SLURM_STEP_NUM_TASKS.
+    """
+    for rank, ranks in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+        place, number = os.environ.get(rank, "0"), os.environ.get(ranks, "")
+        if number.isdecimal() and place.isdecimal():
+            return int(place), int(number)
+    return 0, 1
 
 
 def usable_cores() -> int:
