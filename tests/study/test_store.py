@@ -140,16 +140,19 @@ def test_a_damaged_failure_is_listed_and_stays(directory, monkeypatch):
 
 def test_stray_files_do_not_matter(directory):
     first = next(iter(directory.runs))
+    leases = directory.path / "runs/.leases"
+    (leases / first).mkdir(parents=True)
     for name in ("abc.json", "0.json", f"{10**30}.json", "-1.json", "²²².json", ".5.json.tmp"):
-        (directory.path / "workers" / name).write_text(json.dumps({"identity": first}))
-    (directory.path / "workers" / f"{os.getpid()}.json").write_bytes(b"\xff")
+        (leases / first / name).write_text("{}")
+    (leases / first / "1.json").write_bytes(b"\xff")
+    (leases / "notes.txt").write_text("mine")
     (directory.path / "runs" / "notes.txt").write_text("mine")
     (directory.path / "runs" / "folder").mkdir()
     (directory.path / "failures" / f"{first}.json").write_bytes(b"a run that has ended needs no failure")
     progress = ProgressWatch(directory).look()
     assert (progress.counts["finished"], progress.running, progress.damaged) == (8, (), ())
     assert directory.was_at(os.getpid()) is None
-    assert (directory.path / "workers" / f"{os.getpid()}.json").exists()
+    assert (leases / first / "1.json").exists()
 
 
 def test_damaged_records_of_training_are_left_out_with_a_warning(directory):
@@ -195,7 +198,7 @@ def test_status_says_that_nobody_is_at_work(directory, capsys):
     (directory.place(first) / "summary.json").unlink()
     main(["status", str(directory.path)])
     command = f"expertp sweep {directory.path}/study.json --out {directory.path}"
-    line = f"no worker of this machine is active; continue: {command}"
+    line = f"no worker is active; continue: {command}"
     assert line in capsys.readouterr().out
     with directory.at_work(first):
         main(["status", str(directory.path)])

@@ -88,7 +88,10 @@ def to_dict(
             for each in planned
         ],
         "running": [
-            {"run": directory.place(each.identity).name, "pid": each.pid, "step": each.step, "steps": each.steps}
+            {
+                "run": directory.place(each.identity).name,
+                **{name: getattr(each, name) for name in ("host", "pid", "step", "steps")},
+            }
             for each in progress.running
         ],
         "failed": [{"run": directory.place(each.identity).name, "error": each.error} for each in progress.failed],
@@ -109,8 +112,11 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress", planned: "S
     if planned:
         lines += ["", "cells that it would train next:", *map(_describe_next, planned)]
     if progress.running:
-        running = {directory.place(each.identity).name: f"step {each.step}/{each.steps}" for each in progress.running}
-        lines += ["", "active:", *(f"  {name}  {step}" for name, step in running.items())]
+        rows = [
+            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.host))
+            for each in progress.running
+        ]
+        lines += ["", "active:", columns(rows)]
     if progress.failed:
         lines += ["", "failed twice; the next `expertp sweep` tries them again:"]
         lines += [f"  {directory.place(each.identity).name}  {one_line(each.error)}" for each in progress.failed]
@@ -123,7 +129,7 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress", planned: "S
         lines += ["", f"next: {commands.report(directory.path)}"]
     elif not progress.running:
         how = () if directory.study.chosen is None else ("--until", "decided")
-        lines += ["", f"no worker of this machine is active; continue: {commands.sweep(directory.path, *how)}"]
+        lines += ["", f"no worker is active; continue: {commands.sweep(directory.path, *how)}"]
     return "\n".join(lines)
 
 

@@ -2,9 +2,10 @@
 
 study.json    the study, the hash of its data, its device and the directory of its runs
 runs/NAME/    one directory per run, as `expertp train` leaves it; several studies may share one directory of runs
+runs/.leases/ who is training which run, see `expertp.util.leases`
 failures/     IDENTITY.json: the error of a run that failed
 stops/        IDENTITY.json: why an adaptive sweep has stopped a run
-workers/      PID.json: the run that a worker is training; NUMBER.log: the worker's output
+workers/      NUMBER.log: the output of a worker
 results.csv   one row per run
 
 A damaged file of one run is the status of that run, and files that the program did not write are ignored.
@@ -36,7 +37,7 @@ from expertp.training.records import StepMetrics
 from expertp.training.resolution import plan_run, resolved
 from expertp.training.store import RunDirectory, has_other_files, read_run
 from expertp.util.files import remove_leftovers, write_among_others
-from expertp.util.machine import host, lives
+from expertp.util.leases import Holder, Lease, Leases
 from expertp.util.records import Count, loops_are_damage, read_record, write_record
 
 FORMAT = 1
@@ -48,7 +49,8 @@ FOLDERS = ("failures", "stops", "workers")
 # Directory of the runs, unless studies share one: a name, or a name beside the study or beside its parent.
 OWN_RUNS = "runs"
 RUNS_FOLDER = re.compile(r"(\.\./){0,2}[A-Za-z0-9_][A-Za-z0-9_.-]*")
-PID_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
+# Folder of the leases in the directory of the runs; the runs themselves have other names.
+LEASES = ".leases"
 # Number of failures after which a run is not tried again.
 TRIES = 2
 
@@ -61,14 +63,6 @@ class Failure:
 
     error: str = ""
     tries: Count = 0
-
-
-@dataclass(frozen=True)
-class WorkerRecord:
-    """workers/PID.json: the run that a process is training, and the machine of the process."""
-
-    identity: str
-    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -223,51 +217,40 @@ class StudyDirectory:
         """Return whether nothing is left to train."""
         return all(result.status in ENDED for result in self.results())
 
+    def tidy(self, identity: str) -> None:
+        """Remove what a run that has ended needs no more: its lease, and its checkpoints unless they are kept."""
+        self.leases.forget(identity)
+        if not self.study.keep_checkpoints:
+            self.drop_checkpoints(identity)
+
     def drop_checkpoints(self, identity: str) -> None:
         """Remove the checkpoints of a run that has ended."""
         if run := self.directory(identity):
             run.drop_checkpoints()
 
+    @cached_property
+    def leases(self) -> Leases:
+        """Who is training which run; beside the runs, because studies may share them."""
+        return Leases(self.path / self.runs_folder / LEASES)
+
     @contextmanager
-    def at_work(self, identity: str) -> Iterator[None]:
-        """Record which run this process is training, so that a killed worker's run can be identified."""
-        path = self.path / "workers" / f"{os.getpid()}.json"
-        write_among_others(path, json.dumps(asdict(WorkerRecord(identity, host()))).encode())
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    def at_work(self, identity: str) -> Iterator[Lease]:
+        """Hold the lease of a run while this process trains it; `BusyError` if another process does."""
+        with self.leases.hold(identity, f"{self.place(identity)}: another worker is training this run") as lease:
+            yield lease
 
     def was_at(self, pid: int) -> str | None:
-        """Return the run that a process was training when it ended, and remove the record."""
-        worker = self._at(pid)
-        if worker is None:
-            return None
-        (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
-        return worker.identity
+        """Return the run that a process of this machine was training when it ended; None if there was none."""
+        return next((identity for identity in self.leases.held_by(pid) if identity in self.runs), None)
 
-    def running(self) -> dict[int, str]:
-        """Return the identity of the run that each live worker of this machine is training, by process."""
-        at = {pid: self._at(pid) for pid in self._pids() if lives(pid)}
-        return {pid: each.identity for pid, each in at.items() if each is not None and each.identity in self.runs}
+    def running(self) -> dict[str, Holder]:
+        """Return the live workers by the identity of the run that they are training; those of other machines too."""
+        holders = {identity: self.leases.holder(identity) for identity in self.leases.names() if identity in self.runs}
+        return {identity: holder for identity, holder in holders.items() if holder is not None}
 
-    def forget_dead_workers(self) -> None:
-        """Remove what workers and sweeps of this machine left when they were killed: records and temporary files."""
-        for folder in (self.path, self.path / "workers"):
-            remove_leftovers(folder)
-        for pid in self._pids():
-            worker = self._at(pid)
-            if worker is not None and worker.host == host() and not lives(pid):
-                (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
-
-    def _pids(self) -> list[int]:
-        return [int(path.stem) for path in (self.path / "workers").glob("*.json") if PID_FILE.fullmatch(path.name)]
-
-    def _at(self, pid: int) -> WorkerRecord | None:
-        try:
-            return read_record(self.path / "workers" / f"{pid}.json", WorkerRecord, "remove it")
-        except (FileNotFoundError, DamagedError):  # the worker has just finished the run, or no worker wrote the file
-            return None
+    def forget_leftovers(self) -> None:
+        """Remove temporary files that sweeps of this machine left when they were killed."""
+        remove_leftovers(self.path)
 
     def step_of(self, identity: str) -> int:
         """Return the last step in a run's records; 0 without records."""

@@ -1,8 +1,9 @@
 """Train the missing runs of a study.
 
 A worker is a process that walks through the study's runs and trains each run that has not ended and that no other
-worker holds. Runs are locked on disk, so any number of workers of any number of `sweep` commands, on any machine that
-sees the directory, share the work without a queue. An executor only has to start workers and replace those that die.
+worker holds. A worker holds the lease of its run, so any number of workers of any number of `sweep` commands, on any
+machine that sees the directory, share the work without a queue. An executor only has to start workers and replace those
+that die.
 
 An adaptive sweep stops runs that are far behind zero-shot. Runs that may be stopped begin when the zero-shot run of
 their size and seed has ended, so that the decision does not depend on the order in which workers take runs.
@@ -104,12 +105,12 @@ def sweep(
     """
     with stopping_on_full_disk(directory.path):
         directory.forget_failures()
-        directory.forget_dead_workers()
+        directory.forget_leftovers()
         if not directory.has_ended():
             executor.run_workers(directory, should_stop, tick)
         for result in directory.write_results():  # a worker that was killed at its last moment leaves checkpoints
-            if result.status in DONE and not directory.study.keep_checkpoints:
-                directory.drop_checkpoints(result.identity)
+            if result.status in DONE:
+                directory.tidy(result.identity)
     return directory.table()
 
 
@@ -145,14 +146,15 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
     if zero_shot is not None and directory.result(zero_shot).status not in ENDED:
         return False
     try:
-        with directory.at_work(identity):
+        with directory.at_work(identity) as lease:
             watch = _watch(directory, identity, zero_shot)
-            result = train(
-                directory.runs[identity],
-                directory.place(identity),
-                trackers=() if watch is None else (watch,),
-                should_stop=lambda: should_stop() or (watch is not None and watch.stop is not None),
-            )
+
+            def is_over() -> bool:
+                lease.check()
+                return should_stop() or (watch is not None and watch.stop is not None)
+
+            trackers = () if watch is None else (watch,)
+            result = train(directory.runs[identity], directory.place(identity), trackers, is_over)
             if watch is not None and watch.stop is not None and not result.has_ended:
                 directory.note_stop(identity, watch.stop)
             if result.has_ended and not directory.study.keep_checkpoints:

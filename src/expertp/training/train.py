@@ -51,7 +51,8 @@ def train(
         run: the run.
         out: the run's directory; a directory that holds another run is an error.
         trackers: receive the metrics of every step; not called if the run had already ended.
-        should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`.
+        should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`. When it
+            raises an error, nothing is written any more.
     """
     if (ranks := rank_and_ranks()[1]) > 1:
         raise InputError(f"a launcher has started {ranks} processes, but a run is trained by one; start one process")
@@ -83,12 +84,16 @@ class _RecordedRun:
             tracker.begin(self.loop.run, self.steps_before)
         status: Status = "finished"
         while self.loop.steps_done < self.train.steps:
-            if not self._step():
+            has_diverged = not self._step()
+            is_told = should_stop()  # before anything is written: it raises if another process has taken the run over
+            if has_diverged:
                 status = "diverged"
                 break
+            if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
+                self._flush()
             if self._checkpoint_due():
                 self._save()
-            if should_stop() and self.loop.steps_done < self.train.steps:
+            if is_told and self.loop.steps_done < self.train.steps:
                 status = "stopped"
                 break
         if status == "diverged":
@@ -110,8 +115,6 @@ class _RecordedRun:
         metrics = self._metrics(outcome, val_loss)
         if diverged or val_loss is not None or step in (1, train.steps) or step % train.log_every == 0:
             self.pending.append(metrics)
-        if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
-            self._flush()
         for tracker in self.trackers:
             tracker.log(metrics)
         return not diverged

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import platform
+from functools import cache
 from pathlib import Path
 
 
@@ -48,6 +49,19 @@ def lives(pid: int) -> bool:
     except PermissionError:  # it belongs to another user
         pass
     return True
+
+
+@cache
+def process_space() -> str:
+    """Return what tells where a process number means something: the boot of a machine and the container on it.
+
+    Machines may share a name, and containers of one machine number their processes independently.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        return host()
 
 
 def rank_and_ranks() -> tuple[int, int]:
