@@ -56,8 +56,8 @@ INSIDE = {
         ("cost", "early_stopping", "forecast", "load", "table"),
         ("results",),
         ("store",),
-        ("progress", "executors.local"),
-        ("sweep",),
+        ("progress", "executors.local", "executors.slurm_jobs"),
+        ("sweep", "executors.slurm", "executors.task"),
         ("executors.worker",),
     ),
     "paper": (
@@ -81,7 +81,7 @@ RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 WITHOUT_TORCH = (
     *("errors", "spec", "config", "rules", "plan"),
     *("study.spec", "study.cells", "study.cost", "study.forecast", "study.load", "study.table", "study.store"),
-    *("study.early_stopping", "study.results", "study.progress"),
+    *("study.early_stopping", "study.results", "study.progress", "study.executors.slurm_jobs"),
     *("training.records", "training.resolution", "training.store", "cli.status"),
     *("paper.listing", "cli.paper"),
     *("adapters.axes", "adapters.roles", "adapters.families", "adapters.description", "adapters.comparable"),

@@ -13,7 +13,7 @@ from runs import tiny_study, write_tokens
 from expertp.cli.main import main
 from expertp.errors import DamagedError, InputError
 from expertp.study.progress import ProgressWatch
-from expertp.study.store import open_study, read_study
+from expertp.study.store import open_study, read_study, settle_device
 from expertp.study.sweep import InProcess, sweep, work
 from expertp.training.records import RunResult, StepMetrics
 from expertp.training.resolution import resolved
@@ -305,3 +305,28 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is(directory,
     with pytest.raises(InputError, match=f"{name}: is not a {kind}; move it away"):
         open_study(directory.path, directory.study)
     assert record.read_bytes() == before
+
+
+def test_a_study_that_runs_elsewhere_gets_its_device_there(tokens, tmp_path, monkeypatch):
+    study = tiny_study(tokens, dtype="auto", device="auto")
+    monkeypatch.setattr("expertp.training.loop.resolve_device", None)  # the login node is not asked
+    submitted = open_study(tmp_path / "study", study, trains_here=False)
+    assert submitted.device == "auto"
+    assert open_study(tmp_path / "study", study, trains_here=False) == submitted
+    monkeypatch.setattr("expertp.training.loop.resolve_device", lambda _: "cuda")
+    at_work = settle_device(read_study(tmp_path / "study"))
+    assert submitted.settled() == at_work
+    assert at_work.device == read_study(tmp_path / "study").device == "cuda"
+    assert at_work.runs.keys() != submitted.runs.keys()  # `dtype: auto` is bfloat16 there
+    assert open_study(tmp_path / "study", study, trains_here=False) == at_work
+    monkeypatch.setattr("expertp.training.loop.resolve_device", lambda _: "cpu")
+    with pytest.raises(InputError, match=r"was started on cuda, but .* would train on cpu; ask for machines with cuda"):
+        settle_device(read_study(tmp_path / "study"))
+    with pytest.raises(InputError, match="started on cuda and cannot continue on cpu"):
+        open_study(tmp_path / "study", study)
+
+
+def test_a_device_that_the_login_node_has_not_is_no_error_there(tokens, tmp_path):
+    study = tiny_study(tokens, device="cuda")
+    assert open_study(tmp_path / "study", study, trains_here=False).device == "cuda"
+    assert read_study(tmp_path / "study").device == "cuda"

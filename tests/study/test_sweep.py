@@ -15,7 +15,7 @@ from runs import study_tree, tiny_study, write_tokens
 
 from expertp.errors import InputError, RunError
 from expertp.study import sweep as module
-from expertp.study.executors.local import EXIT_NOT_WRITABLE, LocalExecutor
+from expertp.study.executors.local import EXIT_NOT_WRITABLE, EXIT_TOLD, LocalExecutor
 from expertp.study.load import build_study
 from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
 from expertp.study.sweep import InProcess, run_study, sweep, work
@@ -251,7 +251,7 @@ def test_a_worker_whose_sweep_is_killed_while_it_starts_does_not_go_on(data, tmp
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     worker = [sys.executable, "-m", "expertp.study.executors.worker", str(tmp_path), str(gone.pid)]
-    assert subprocess.run(worker, timeout=60, check=False).returncode == 0
+    assert subprocess.run(worker, timeout=60, check=False).returncode == EXIT_TOLD
     assert not list(tmp_path.glob("runs/*"))
 
 

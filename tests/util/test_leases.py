@@ -16,6 +16,7 @@ import pytest
 
 from expertp.errors import BusyError, InputError
 from expertp.util import leases as module
+from expertp.util.files import NO_LINKS
 from expertp.util.leases import Holder, Leases, lease_seconds
 
 SECONDS = 0.6
@@ -169,7 +170,7 @@ def test_a_lease_that_was_removed_is_lost(tmp_path: Path) -> None:
 
 def test_without_hard_links_there_is_still_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
-        raise PermissionError(module.NO_LINKS[0], "Operation not permitted")
+        raise PermissionError(NO_LINKS[0], "Operation not permitted")
 
     monkeypatch.setattr("os.link", no_links)
     with Leases(tmp_path).hold("run", "busy") as lease:

@@ -39,6 +39,13 @@ class Executor(Protocol):
     def workers(self) -> int:
         """Number of runs that are trained at a time."""
 
+    @property
+    def trains_here(self) -> bool:
+        """Whether the workers run on this machine, with its devices and at its speed."""
+
+    def describe(self, directory: StudyDirectory) -> str:
+        """Return what `run_workers` would start, as text."""
+
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """Return when all workers have finished, or have stopped because they should; call `tick` often."""
 
@@ -46,7 +53,11 @@ class Executor(Protocol):
 class InProcess:
     """Trains one run after another in this process, for small studies, notebooks and debuggers."""
 
-    workers = 1
+    workers, trains_here = 1, True
+
+    def describe(self, directory: StudyDirectory) -> str:
+        """See `Executor`."""
+        return f"no worker; this process trains the runs of {directory.path}"
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `Executor`."""
@@ -86,7 +97,8 @@ def run_study(study: StudySpec, out: str | Path, executor: Executor | None = Non
     >>> [len(table.where(axis="width", hp="log2_lr", size=size)) for size in table.sizes("width")]
     [4, 4]
     """
-    return sweep(open_study(out, study), executor or LocalExecutor(usable_cores()))
+    executor = executor or LocalExecutor(usable_cores())
+    return sweep(open_study(out, study, trains_here=executor.trains_here), executor)
 
 
 def sweep(
@@ -108,6 +120,7 @@ def sweep(
         directory.forget_leftovers()
         if not directory.has_ended():
             executor.run_workers(directory, should_stop, tick)
+            directory = directory.settled()
         for result in directory.write_results():  # a worker that was killed at its last moment leaves checkpoints
             if result.status in DONE:
                 directory.tidy(result.identity)

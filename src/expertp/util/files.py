@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # The file that is locked in a directory, and errors of file systems without locks.
 LOCK_FILE = ".lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+# Errors of file systems without hard links.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class FullDiskError(RunError):
@@ -69,6 +72,22 @@ def write_among_others(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def create_once(path: Path, content: bytes) -> None:
+    """Create a complete file, or raise FileExistsError: of several processes, on any machine, one succeeds."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share a name
+    try:
+        write_durably(temporary, content)
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        move_into_place(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -9,11 +9,9 @@ machines need not agree. A holder that was suspended for so long finds the next 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -23,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from expertp.errors import BusyError, DamagedError, InputError, shown
-from expertp.util.files import move_into_place, write_among_others, write_durably
+from expertp.util.files import create_once, write_among_others
 from expertp.util.machine import host, lives, process_space
 from expertp.util.records import Count, read_record
 
@@ -31,8 +29,6 @@ from expertp.util.records import Count, read_record
 LEASE_SECONDS, VARIABLE = 90.0, "EXPERTP_LEASE_SECONDS"
 BEATS_PER_LEASE = 6
 LEASE_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
-# Errors of file systems without hard links.
-NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ class Leases:
         path, holder = self._path(name, number + 1), Holder(host(), os.getpid(), process_space())
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _create(path, _as_json(holder))
+            create_once(path, _as_json(holder))
         except FileExistsError:
             raise BusyError(busy) from None
         lease = Lease(path, holder, seconds)
@@ -193,19 +189,3 @@ def _read(path: Path) -> Holder | None:
 
 def _as_json(holder: Holder) -> bytes:
     return json.dumps(asdict(holder)).encode()
-
-
-def _create(path: Path, content: bytes) -> None:
-    """Create a complete file, or raise FileExistsError: of several processes, on any machine, one succeeds."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share a name
-    try:
-        write_durably(temporary, content)
-        os.link(temporary, path)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        move_into_place(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
