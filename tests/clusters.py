@@ -1,5 +1,6 @@
 """Clusters on this machine, for tests: a real SLURM in a directory of its own."""
 
+import csv
 import getpass
 import os
 import secrets
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DAEMONS = {
@@ -63,6 +64,7 @@ class Slurm:
 
     path: Path
     nodes: int
+    waiting: dict[str, float] = field(default_factory=dict)  # since when requeued jobs wait
 
     @property
     def conf(self) -> Path:
@@ -74,11 +76,18 @@ class Slurm:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
     def hasten(self) -> None:
-        """Let jobs that wait because they were requeued start now: SLURM makes them wait for two minutes."""
-        for line in self.ask("squeue", "-h", "--array", "-t", "PD", "-o", "%i %r").splitlines():
-            job, _, reason = line.partition(" ")
-            if reason == "BeginTime":
-                self.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
+        """Let jobs that wait because they were requeued start soon: SLURM makes them wait for two minutes.
+
+        Not at once: jobs that started while their first part was still ending were seen to vanish.
+        """
+        with suppress(subprocess.CalledProcessError):  # the controller restarts
+            lines = self.ask("squeue", "-h", "--array", "-t", "PD", "-o", "%i %r").splitlines()
+            waiting = {job for job, _, reason in (line.partition(" ") for line in lines) if reason == "BeginTime"}
+            for job in self.waiting.keys() - waiting:
+                del self.waiting[job]
+            for job in waiting:
+                if time.monotonic() - self.waiting.setdefault(job, time.monotonic()) > 12:
+                    self.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
 
     def start_controller(self) -> None:
         subprocess.run([str(DAEMONS["slurmctld"]), "-f", str(self.conf)], check=True)
@@ -138,6 +147,17 @@ def start_slurm(path: Path, nodes: int = 2) -> Slurm:
         subprocess.run([str(DAEMONS["slurmd"]), "-f", str(slurm.conf), "-N", f"n{number}"], check=True)
     slurm.wait()
     return slurm
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Return results.csv of a study but for its seconds."""
+    with (path / "results.csv").open(newline="") as file:
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+
+
+def parent_of(pid: int) -> int:
+    """Return the number of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _free_ports(number: int) -> list[int]:

@@ -256,6 +256,7 @@ def test_a_dry_run_on_slurm_prints_cost_and_script_and_writes_nothing(
     ("options", "words"),
     [
         (("--sbatch=--time=1", "--dry-run"), "--sbatch goes with --executor slurm"),
+        (("--address", "x:1", "--dry-run"), "--address goes with --executor ray"),
         (("--executor", "slurm", "--dry-run"), "--out DIR is missing"),
         (("--executor", "slurm", "--sbatch=--array=1", "--out", "x"), "'--array=1' is set by expertp"),
         (("--executor", "slurm", "--out", "x"), "sbatch is not installed here"),

@@ -6,7 +6,7 @@ second time and then listed. SIGTERM and Ctrl-C save the active runs and stop (e
 
 With --executor slurm, the workers are the tasks of a job array, and the command waits for them. SIGTERM and Ctrl-C
 cancel the jobs. A command that is killed, or whose terminal is closed, leaves them running, and the same command waits
-for them again.
+for them again. With --executor ray, the workers are tasks of a Ray cluster.
 
 With --until decided, the sweep is adaptive. It begins with few cells at the base and at the largest size of each axis,
 looks at the verdicts, and trains the cells that would decide those that are open, until all are decided or --minutes
@@ -52,9 +52,8 @@ EXAMPLES = """\
 """
 
 LOOK_SECONDS = 1.0
-
-
-# Number of tasks of a job array, unless --workers sets it.
+EXECUTORS = ("local", "slurm", "ray")
+# Number of tasks on a cluster, unless --workers sets it.
 TASKS = 4
 
 
@@ -66,13 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the study; created or resumed")
     parser.add_argument("--dry-run", action="store_true", help="print the cost and train nothing")
-    add_workers(parser, elsewhere=f"; {TASKS} array tasks with --executor slurm")
+    add_workers(parser, elsewhere=f"; {TASKS} tasks with slurm and ray")
     parser.add_argument(
-        "--executor", choices=["local", "slurm"], default="local", help="where workers run (default: on this machine)"
+        "--executor", choices=EXECUTORS, default="local", help="where workers run (default: on this machine)"
     )
     parser.add_argument(
         "--sbatch", metavar="OPTIONS", help="options for sbatch, such as '--partition=a100 --time=4:00:00'"
     )
+    parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, or a cluster on this machine)")
     parser.add_argument(
         "--until", choices=["decided"], help="train only the cells that decide the verdicts (default: all cells)"
     )
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.until:
         study = _with_choice(study, args.out)
-    executor = choose_executor(args.executor, args.workers, args.sbatch)
+    executor = choose_executor(args)
     if args.out is None and not (args.dry_run and executor.trains_here):
         raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
     if not executor.trains_here:  # another machine may start in another directory
@@ -103,17 +103,22 @@ def run(args: argparse.Namespace) -> int:
     return train(study, args.out, executor, None if args.minutes is None else args.minutes * 60)
 
 
-def choose_executor(name: str, workers: int | None, sbatch: str | None) -> "Executor":
+def choose_executor(args: argparse.Namespace) -> "Executor":
     """Return the executor of a sweep, and refuse options that do not belong to it."""
-    if sbatch is not None and name != "slurm":
-        raise InputError("--sbatch goes with --executor slurm")
-    if name == "slurm":
+    for option, value, name in (("--sbatch", args.sbatch, "slurm"), ("--address", args.address, "ray")):
+        if value is not None and args.executor != name:
+            raise InputError(f"{option} goes with --executor {name}")
+    if args.executor == "slurm":
         from expertp.study.executors.slurm import SlurmExecutor, sbatch_options
 
-        return SlurmExecutor(workers or TASKS, sbatch_options(sbatch or ""))
+        return SlurmExecutor(args.workers or TASKS, sbatch_options(args.sbatch or ""))
+    if args.executor == "ray":
+        from expertp.study.executors.ray import RayExecutor
+
+        return RayExecutor(args.workers or TASKS, args.address)
     from expertp.study.executors.local import LocalExecutor
 
-    return LocalExecutor(workers or usable_cores())
+    return LocalExecutor(args.workers or usable_cores())
 
 
 def _with_choice(study: StudySpec, out: str | None) -> StudySpec:

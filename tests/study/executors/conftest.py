@@ -1,11 +1,17 @@
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clusters import DAEMONS, NO_SLURM, Slurm, start_slurm
+from clusters import DAEMONS, NO_SLURM, Slurm, rows, start_slurm
 from runs import write_tokens
+
+from expertp.study.executors.local import LocalExecutor
+from expertp.study.spec import StudySpec
+from expertp.study.store import open_study
+from expertp.study.sweep import sweep
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +31,19 @@ def slurm() -> Iterator[Slurm]:
     finally:
         del os.environ["SLURM_CONF"]
         slurm.stop()
+
+
+@pytest.fixture(scope="session")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Callable[[StudySpec], list[dict[str, str]]]:
+    """Return the results of a study that a worker of this machine has trained undisturbed."""
+    known: dict[str, list[dict[str, str]]] = {}
+
+    def train(study: StudySpec) -> list[dict[str, str]]:
+        key = json.dumps(study.to_dict())
+        if key not in known:
+            path = tmp_path_factory.mktemp("quiet")
+            sweep(open_study(path, study), LocalExecutor(1))
+            known[key] = rows(path)
+        return known[key]
+
+    return train

@@ -1,6 +1,5 @@
 """Studies on a real SLURM with two nodes."""
 
-import csv
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clusters import Slurm
+from clusters import Slurm, parent_of, rows
 from runs import study_tree, tiny_study
 
 from expertp.cli.main import main
@@ -23,41 +22,20 @@ from expertp.study.executors.slurm_jobs import jobs_of
 from expertp.study.load import build_study
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory, open_study
-from expertp.study.sweep import InProcess, sweep
+from expertp.study.sweep import sweep
 
+Quiet = Callable[[StudySpec], list[dict[str, str]]]
 LONG = {"steps": 100, "eval_every": 100, "checkpoint_seconds": 0.2}
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_SECONDS", 1.0)
-    monkeypatch.setenv("TYPECHECK", "0")
-
-
-@pytest.fixture(scope="module")
-def quiet(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[StudySpec], list[dict[str, str]]]:
-    """Return the results of a study that one process of this machine has trained undisturbed."""
-    known: dict[str, list[dict[str, str]]] = {}
-
-    def train(study: StudySpec) -> list[dict[str, str]]:
-        key = json.dumps(study.to_dict())
-        if key not in known:
-            path = tmp_path_factory.mktemp("quiet")
-            sweep(open_study(path, study), InProcess())
-            known[key] = rows(path)
-        return known[key]
-
-    return train
 
 
 def four_runs(data: Path, **train: object) -> StudySpec:
     tree = study_tree(data, grid=(-6,), seeds=(0,), **(LONG | train))
     return build_study({**tree, "verdict": None}, "study:")
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with (path / "results.csv").open(newline="") as file:
-        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
 
 
 def open_elsewhere(path: Path, study: StudySpec) -> StudyDirectory:
@@ -80,7 +58,7 @@ class Once:
 
 @pytest.mark.heavy
 def test_an_array_over_two_nodes_trains_what_one_process_does(
-    slurm: Slurm, data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]],
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     study = tiny_study(data, device="auto")
@@ -107,7 +85,7 @@ def test_an_array_over_two_nodes_trains_what_one_process_does(
 
 @pytest.mark.heavy
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_requeued(
-    slurm: Slurm, data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
 ) -> None:
     study = four_runs(data)
     directory = open_elsewhere(tmp_path, study)
@@ -122,7 +100,7 @@ def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_requeued(
 
 @pytest.mark.slow
 def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_workers(
-    slurm: Slurm, data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
 ) -> None:
     """12 runs on two nodes; a job of higher priority takes both nodes, the controller restarts, a job is killed -9."""
     study = tiny_study(data, **(LONG | {"steps": 300, "eval_every": 300}))
@@ -142,8 +120,7 @@ def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_worker
     def kill() -> None:
         holder = next(iter(directory.settled().running().values()), None)
         if holder is not None:
-            task = int(Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[1])
-            os.kill(task, signal.SIGKILL)  # first, so that it cannot start another worker
+            os.kill(parent_of(holder.pid), signal.SIGKILL)  # first, so that it cannot start another worker
             os.kill(holder.pid, signal.SIGKILL)
             done.append("killed")
 
@@ -163,13 +140,11 @@ def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_worker
 
 
 @pytest.mark.slow
-def test_a_study_goes_through_a_time_limit(
-    slurm: Slurm, data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
-) -> None:
-    study = four_runs(data, steps=2500, eval_every=2500)
+def test_a_study_goes_through_a_time_limit(slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet) -> None:
+    study = four_runs(data, steps=1000, eval_every=1000)
     directory = open_elsewhere(tmp_path, study)
     hasten = Once(slurm, directory, lambda: None)
-    sweep(directory, SlurmExecutor(1, sbatch_options("--time=1 --signal=TERM@45")), tick=hasten)
+    sweep(directory, SlurmExecutor(1, sbatch_options("--time=1 --signal=TERM@20")), tick=hasten)
     assert rows(tmp_path) == quiet(study)
     (log,) = (tmp_path / "slurm").glob("*.log")
     assert "Exited with exit code 75" in log.read_text()
@@ -177,7 +152,7 @@ def test_a_study_goes_through_a_time_limit(
 
 @pytest.mark.slow
 def test_a_sweep_that_is_stopped_cancels_its_jobs_and_the_same_command_continues(
-    slurm: Slurm, data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
 ) -> None:
     study = four_runs(data)
     directory = open_elsewhere(tmp_path, study)
