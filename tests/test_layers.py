@@ -56,8 +56,8 @@ INSIDE = {
         ("cost", "early_stopping", "forecast", "load", "table"),
         ("results",),
         ("store",),
-        ("progress", "executors.local"),
-        ("sweep",),
+        ("progress", "executors.local", "executors.slurm_jobs"),
+        ("sweep", "executors.ray", "executors.slurm", "executors.task"),
         ("executors.worker",),
     ),
     "paper": (
@@ -81,7 +81,7 @@ RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 WITHOUT_TORCH = (
     *("errors", "spec", "config", "rules", "plan"),
     *("study.spec", "study.cells", "study.cost", "study.forecast", "study.load", "study.table", "study.store"),
-    *("study.early_stopping", "study.results", "study.progress"),
+    *("study.early_stopping", "study.results", "study.progress", "study.executors.slurm_jobs"),
     *("training.records", "training.resolution", "training.store", "cli.status"),
     *("paper.listing", "cli.paper"),
     *("adapters.axes", "adapters.roles", "adapters.families", "adapters.description", "adapters.comparable"),
@@ -90,9 +90,9 @@ WITHOUT_TORCH = (
 
 
 def part_of(path: Path) -> str:
-    """Return the top-level module that a file belongs to; the package's own file is `expertp`."""
+    """Return the top-level module that a file belongs to; the package's own file is `expertp`, its program `cli`."""
     top = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    return "expertp" if top == "__init__" else top
+    return {"__init__": "expertp", "__main__": "cli"}.get(top, top)
 
 
 @cache

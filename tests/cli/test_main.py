@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from expertp.cli.main import USAGE, VERBS, build_parser, main
+from expertp.cli.main import COMPUTING, USAGE, VERBS, build_parser, main
 from expertp.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -206,3 +206,38 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
             [sys.executable, "-c", program], stdout=closed_pipe, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", [("-m", "expertp"), ("--no-python", "expertp")], ids=["module", "command"])
+def test_several_ranks_are_refused_by_all_of_them_and_one_says_so(how: tuple[str, ...], tmp_path: Path) -> None:
+    """torchrun's own code is 1 whatever the ranks return; its report has the codes of the ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *how]
+    command += ["train", "run.yaml", "--out", str(tmp_path / "out")]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    lines = [line for line in finished.stderr.splitlines() if line.startswith("expertp: ")]
+    assert lines == [
+        "expertp: a launcher has started 2 processes, but `expertp train` is one process; start it without torchrun or "
+        "srun -n (and unset WORLD_SIZE)"
+    ]
+    codes = re.findall(r"exitcode *: (-?\d+)", finished.stderr)
+    assert set(codes) <= {"2", "-15"}  # torchrun ends the others when the first has ended
+    assert "2" in codes
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("launcher", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_refuses_with_exit_code_2(
+    launcher: tuple[str, str], rank: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(launcher[0], str(rank))
+    monkeypatch.setenv(launcher[1], "2")
+    for verb in COMPUTING:
+        assert main([verb, "nowhere"]) == 2
+        assert capsys.readouterr().err.count("a launcher has started 2 processes") == (rank == 0)
+    assert main(["status", "nowhere"]) == 2
+    assert "no study here" in capsys.readouterr().err
+    monkeypatch.setenv(launcher[1], "1")
+    assert main(["train", "nowhere", "--out", "x"]) == 2
+    assert "nowhere" in capsys.readouterr().err

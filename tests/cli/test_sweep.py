@@ -237,6 +237,41 @@ def test_options_of_an_adaptive_sweep_are_checked(
     assert words in err
 
 
+def test_a_dry_run_on_slurm_prints_cost_and_script_and_writes_nothing(
+    study_file: Path, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")  # a dry run asks nobody
+    out = tmp_path / "study"
+    options = ("--executor", "slurm", "--workers", 3, "--sbatch=--partition=a100 --time=1:00:00")
+    code, text, err = say("sweep", study_file, "--out", out, *options, "--dry-run", "train.device=cuda")
+    assert (code, err) == (0, "")
+    assert text.startswith("test: 12 runs of 3 steps, 384 tokens each\n")
+    assert "no step was timed here" in text
+    assert f"--array=0-2 --output={out}/slurm/%A_%a.log --partition=a100 --time=1:00:00 {out}/slurm/job.sbatch" in text
+    assert f"-m expertp.study.executors.task {out} " in text
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--sbatch=--time=1", "--dry-run"), "--sbatch goes with --executor slurm"),
+        (("--address", "x:1", "--dry-run"), "--address goes with --executor ray"),
+        (("--executor", "slurm", "--dry-run"), "--out DIR is missing"),
+        (("--executor", "slurm", "--sbatch=--array=1", "--out", "x"), "'--array=1' is set by expertp"),
+        (("--executor", "slurm", "--out", "x"), "sbatch is not installed here"),
+    ],
+)
+def test_options_of_executors_are_checked(
+    options: tuple[str, ...], words: str, study_file: Path, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    code, out, err = say("sweep", study_file, *options)
+    assert (code, out) == (2, "")
+    assert words in err.splitlines()[-1]
+
+
 @pytest.mark.heavy
 def test_sigterm_saves_and_the_same_command_goes_on(study_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "expertp.cli.main", "sweep", str(study_file), "--out", str(tmp_path / "study")]

@@ -21,6 +21,7 @@ from expertp.data.manifest import Split, content_hash
 from expertp.data.sources import find_corpus, read_documents
 from expertp.data.splitting import goes_to_val
 from expertp.errors import DamagedError, InputError
+from expertp.util.files import LOCK_FILE
 
 # `expertp.data.prepare` the attribute is the function; the module is this.
 MODULE = importlib.import_module("expertp.data.prepare")
@@ -34,7 +35,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != LOCK_FILE}
 
 
 def documents_in(directory: Path) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ import gzip
 import json
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import pyarrow.parquet as parquet
 
 from expertp.cli.main import main
 from expertp.study.load import build_study
-from expertp.study.store import open_study
+from expertp.study.store import open_study, read_study
 from expertp.study.sweep import InProcess, sweep
-from expertp.util.machine import host
+from expertp.util.leases import Holder
+from expertp.util.machine import host, process_space
 
 TEXT = "To tune a small model is to train a large one.\n"
 MODEL = {"n_embd": 16, "d_head": 8, "n_layer": 1, "n_exp": 4, "n_act": 1, "vocab_size": 320, "context": 8}
@@ -91,9 +92,13 @@ def make_templates(path: Path) -> Templates:
     study = build_study({**STUDY, "train": {**STUDY["train"], "data": str(path / "tokens")}}, "study:")
     sweep(open_study(path / "study", study), InProcess())
     shutil.copytree(path / "study", path / "half")
-    shutil.rmtree(sorted((path / "half" / "runs").iterdir())[0])
+    half = read_study(path / "half")
+    first = next(iter(half.runs))
+    shutil.rmtree(half.place(first))
     # What a worker leaves that was killed: no process has this number.
-    (path / "half" / "workers" / "99999999.json").write_text(json.dumps({"identity": "0" * 16, "host": host()}))
+    (half.leases.folder / first).mkdir(parents=True)
+    dead = Holder(host(), 99_999_999, process_space())
+    (half.leases.folder / first / "1.json").write_text(json.dumps(asdict(dead)))
     (path / "half" / "workers" / "0.log").write_text("Killed\n")
     (path / "study" / "failures" / "0123456789abcdef.json").write_text('{"error": "no space", "tries": 2}')
     _run("coordcheck", path / "study.yaml", "--out", path / "study" / "coordcheck", "--steps", "3")

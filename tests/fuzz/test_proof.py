@@ -14,9 +14,8 @@ from expertp import config
 from expertp.cli import main
 from expertp.data import formats
 from expertp.errors import InputError
-from expertp.study import store as study_store
 from expertp.training import store as run_store
-from expertp.util import plain_yaml
+from expertp.util import leases, plain_yaml
 
 MOST_CASES = 2_000
 
@@ -55,9 +54,9 @@ def a_line_of_json_may_be_anything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(formats, "_text_of_line", text_of_line)
 
 
-def every_file_is_a_worker(patch: pytest.MonkeyPatch) -> None:
-    """A stray file among the records of workers breaks `status`."""
-    patch.setattr(study_store, "PID_FILE", re.compile(".*"))
+def every_file_is_a_lease(patch: pytest.MonkeyPatch) -> None:
+    """A stray file among the leases of a run breaks `status`."""
+    patch.setattr(leases, "LEASE_FILE", re.compile(".*"))
 
 
 DEFECTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
@@ -65,7 +64,7 @@ DEFECTS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     messages_are_printed_raw,
     every_step_folder_is_a_checkpoint,
     a_line_of_json_may_be_anything,
-    every_file_is_a_worker,
+    every_file_is_a_lease,
 )
 
 

@@ -1,4 +1,6 @@
+import json
 import os
+from dataclasses import asdict
 
 import pytest
 from runs import tiny_study, write_tokens
@@ -6,6 +8,8 @@ from runs import tiny_study, write_tokens
 from expertp.study.progress import ProgressWatch
 from expertp.study.store import open_study
 from expertp.training.train import train
+from expertp.util.leases import Holder
+from expertp.util.machine import host, process_space
 
 
 @pytest.fixture
@@ -48,10 +52,13 @@ def test_a_forecast_counts_until_runs_tell(directory):
 
 def test_a_worker_that_lives_is_shown_and_one_that_does_not_is_not(directory):
     first, second = list(directory.runs)[:2]
+    dead = Holder(host(), 999_999_999, process_space())
     with directory.at_work(first):
-        (directory.path / "workers/999999999.json").write_text(f'{{"identity": "{second}"}}')
+        (directory.leases.folder / second).mkdir()
+        (directory.leases.folder / second / "1.json").write_text(json.dumps(asdict(dead)))
         progress = ProgressWatch(directory).look()
-    assert [(each.identity, each.pid, each.step) for each in progress.running] == [(first, os.getpid(), 0)]
+    (active,) = progress.running
+    assert (active.identity, active.host, active.pid, active.step) == (first, host(), os.getpid(), 0)
     assert (progress.counts["running"], progress.counts["missing"]) == (1, 11)
     assert ProgressWatch(directory).look().running == ()
 

@@ -13,7 +13,7 @@ from runs import tiny_study, write_tokens
 from expertp.cli.main import main
 from expertp.errors import DamagedError, InputError
 from expertp.study.progress import ProgressWatch
-from expertp.study.store import open_study, read_study
+from expertp.study.store import open_study, read_study, settle_device
 from expertp.study.sweep import InProcess, sweep, work
 from expertp.training.records import RunResult, StepMetrics
 from expertp.training.resolution import resolved
@@ -140,16 +140,19 @@ def test_a_damaged_failure_is_listed_and_stays(directory, monkeypatch):
 
 def test_stray_files_do_not_matter(directory):
     first = next(iter(directory.runs))
+    leases = directory.path / "runs/.leases"
+    (leases / first).mkdir(parents=True)
     for name in ("abc.json", "0.json", f"{10**30}.json", "-1.json", "²²².json", ".5.json.tmp"):
-        (directory.path / "workers" / name).write_text(json.dumps({"identity": first}))
-    (directory.path / "workers" / f"{os.getpid()}.json").write_bytes(b"\xff")
+        (leases / first / name).write_text("{}")
+    (leases / first / "1.json").write_bytes(b"\xff")
+    (leases / "notes.txt").write_text("mine")
     (directory.path / "runs" / "notes.txt").write_text("mine")
     (directory.path / "runs" / "folder").mkdir()
     (directory.path / "failures" / f"{first}.json").write_bytes(b"a run that has ended needs no failure")
     progress = ProgressWatch(directory).look()
     assert (progress.counts["finished"], progress.running, progress.damaged) == (8, (), ())
     assert directory.was_at(os.getpid()) is None
-    assert (directory.path / "workers" / f"{os.getpid()}.json").exists()
+    assert (leases / first / "1.json").exists()
 
 
 def test_damaged_records_of_training_are_left_out_with_a_warning(directory):
@@ -195,7 +198,7 @@ def test_status_says_that_nobody_is_at_work(directory, capsys):
     (directory.place(first) / "summary.json").unlink()
     main(["status", str(directory.path)])
     command = f"expertp sweep {directory.path}/study.json --out {directory.path}"
-    line = f"no worker of this machine is active; continue: {command}"
+    line = f"no worker is active; continue: {command}"
     assert line in capsys.readouterr().out
     with directory.at_work(first):
         main(["status", str(directory.path)])
@@ -302,3 +305,28 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is(directory,
     with pytest.raises(InputError, match=f"{name}: is not a {kind}; move it away"):
         open_study(directory.path, directory.study)
     assert record.read_bytes() == before
+
+
+def test_a_study_that_runs_elsewhere_gets_its_device_there(tokens, tmp_path, monkeypatch):
+    study = tiny_study(tokens, dtype="auto", device="auto")
+    monkeypatch.setattr("expertp.training.loop.resolve_device", None)  # the login node is not asked
+    submitted = open_study(tmp_path / "study", study, trains_here=False)
+    assert submitted.device == "auto"
+    assert open_study(tmp_path / "study", study, trains_here=False) == submitted
+    monkeypatch.setattr("expertp.training.loop.resolve_device", lambda _: "cuda")
+    at_work = settle_device(read_study(tmp_path / "study"))
+    assert submitted.settled() == at_work
+    assert at_work.device == read_study(tmp_path / "study").device == "cuda"
+    assert at_work.runs.keys() != submitted.runs.keys()  # `dtype: auto` is bfloat16 there
+    assert open_study(tmp_path / "study", study, trains_here=False) == at_work
+    monkeypatch.setattr("expertp.training.loop.resolve_device", lambda _: "cpu")
+    with pytest.raises(InputError, match=r"was started on cuda, but .* would train on cpu; ask for machines with cuda"):
+        settle_device(read_study(tmp_path / "study"))
+    with pytest.raises(InputError, match="started on cuda and cannot continue on cpu"):
+        open_study(tmp_path / "study", study)
+
+
+def test_a_device_that_the_login_node_has_not_is_no_error_there(tokens, tmp_path):
+    study = tiny_study(tokens, device="cuda")
+    assert open_study(tmp_path / "study", study, trains_here=False).device == "cuda"
+    assert read_study(tmp_path / "study").device == "cuda"

@@ -15,7 +15,7 @@ from runs import study_tree, tiny_study, write_tokens
 
 from expertp.errors import InputError, RunError
 from expertp.study import sweep as module
-from expertp.study.executors.local import EXIT_NOT_WRITABLE, LocalExecutor
+from expertp.study.executors.local import EXIT_NOT_WRITABLE, EXIT_TOLD, LocalExecutor
 from expertp.study.load import build_study
 from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
 from expertp.study.sweep import InProcess, run_study, sweep, work
@@ -199,10 +199,10 @@ def test_worker_processes_end_as_one_process_does(data, tmp_path):
     victims = []
 
     def kill_first_worker():
-        for note in (tmp_path / "killed/workers").glob("*.json"):
+        for holder in directory.running().values():
             if not victims:
-                victims.append(int(note.stem))
-                os.kill(int(note.stem), signal.SIGKILL)
+                victims.append(holder.pid)
+                os.kill(holder.pid, signal.SIGKILL)
 
     results = sweep(directory, LocalExecutor(workers=2), tick=kill_first_worker).results
     assert victims
@@ -236,12 +236,12 @@ def test_workers_stop_when_the_sweep_is_killed(data, tmp_path):
     deadline = time.monotonic() + 60
     while not list(directory.path.glob("runs/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    (note,) = (tmp_path / "workers").glob("*.json")
+    assert len(directory.running()) == 1
     process.kill()
     process.wait()
-    while note.exists() and time.monotonic() < deadline:
+    while directory.running() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not note.exists()
+    assert not directory.running()
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))  # saved before it went
 
 
@@ -251,7 +251,7 @@ def test_a_worker_whose_sweep_is_killed_while_it_starts_does_not_go_on(data, tmp
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     worker = [sys.executable, "-m", "expertp.study.executors.worker", str(tmp_path), str(gone.pid)]
-    assert subprocess.run(worker, timeout=60, check=False).returncode == 0
+    assert subprocess.run(worker, timeout=60, check=False).returncode == EXIT_TOLD
     assert not list(tmp_path.glob("runs/*"))
 
 

@@ -16,12 +16,12 @@ def at_least_one(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Declare `--workers`, for verbs that train many runs."""
+def add_workers(parser: argparse.ArgumentParser, elsewhere: str = "") -> None:
+    """Declare `--workers`, for verbs that train many runs; without a default where workers may run elsewhere."""
     parser.add_argument(
         "--workers",
         metavar="N",
         type=at_least_one,
-        default=usable_cores(),
-        help="worker processes with one thread each (default: number of cores)",
+        default=None if elsewhere else usable_cores(),
+        help=f"worker processes with one thread each (default: number of cores{elsewhere})",
     )

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from expertp.errors import InputError, RunError, did_you_mean, one_line, shown
-from expertp.util.machine import is_out_of_memory
+from expertp.util.machine import is_out_of_memory, rank_and_ranks
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
 
@@ -43,6 +43,9 @@ VERBS = {
     "completion": "print a script that completes commands in bash, zsh or fish",
     "doctor": "show the software and hardware that expertp finds on this machine",
 }
+
+# Verbs that compute: several processes of one of them would do the same work, or wait for each other.
+COMPUTING = ("demo", "prepare", "train", "generate", "sweep", "tune", "coordcheck", "paper", "theory", "bench")
 
 OS_HINTS = {
     errno.EEXIST: "a file has this name, but a directory is needed; choose another path",
@@ -110,10 +113,25 @@ def dispatch(argv: Sequence[str]) -> int:
         return EXIT_OK
     if verb not in VERBS:
         raise InputError(f"unknown verb {shown(verb)}; {did_you_mean(verb, VERBS)}")
+    if verb in COMPUTING:
+        _refuse_ranks(verb)
     # Intermixed: overrides may come before, between and after flags.
     args = build_parser(verb).parse_intermixed_args(rest)
     code: int = args.run(args)
     return code
+
+
+class _ManyRanks(InputError):
+    """A launcher has started several processes of a verb that is one process; rank 0 says so for all of them."""
+
+
+def _refuse_ranks(verb: str) -> None:
+    _, ranks = rank_and_ranks()
+    if ranks > 1:
+        raise _ManyRanks(
+            f"a launcher has started {ranks} processes, but `expertp {verb}` is one process; start it without torchrun "
+            "or srun -n (and unset WORLD_SIZE)"
+        )
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -166,7 +184,8 @@ def _main(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except (InputError, RunError) as error:
-        _say(str(error))
+        if not isinstance(error, _ManyRanks) or rank_and_ranks()[0] == 0:
+            _say(str(error))
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

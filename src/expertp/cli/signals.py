@@ -1,22 +1,33 @@
 """SIGTERM and Ctrl-C as requests that long work can poll, so that it saves and stops."""
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# A second SIGTERM within this time is the same request: schedulers signal every process of a job, and launchers such
+# as torchrun pass on what they get.
+SAME_REQUEST_SECONDS = 10.0
+
 
 class StopSignal:
-    """Record SIGTERM or SIGINT; a second signal has its default effect."""
+    """Record SIGTERM or SIGINT; a second signal has its default effect, a second SIGTERM only after some seconds."""
 
     def __init__(self) -> None:
         self.number = 0
+        self._first = dict[int, float]()  # when a signal came first
 
     def remember(self, number: int, frame: FrameType | None) -> None:
-        """Record the signal and restore the default handler."""
+        """Record the signal."""
         del frame
-        self.number = number
-        signal.signal(number, signal.SIG_DFL)
+        now = time.monotonic()
+        if number not in self._first:
+            self.number, self._first[number] = number, now
+        elif number == signal.SIGINT or now - self._first[number] > SAME_REQUEST_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def received(self) -> bool:
         """Return whether a signal was received."""

@@ -17,6 +17,7 @@ from expertp.util.text import duration, plural
 
 if TYPE_CHECKING:
     from expertp.search.design import Proposal
+    from expertp.study.executors.slurm_jobs import Jobs
     from expertp.study.progress import ModelProgress, StudyProgress
     from expertp.study.spec import ChoiceSpec
     from expertp.study.store import StudyDirectory
@@ -35,15 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the progress; return 1 if a run has failed or is damaged."""
+    from expertp.study.executors.slurm_jobs import jobs_of
     from expertp.study.progress import ProgressWatch
     from expertp.study.store import read_study
 
     directory = read_study(args.directory)
-    progress, planned = ProgressWatch(directory).look(), _planned(directory)
+    progress, planned, jobs = ProgressWatch(directory).look(), _planned(directory), jobs_of(directory)
     if args.json:
-        print(json.dumps(to_dict(directory, progress, planned), indent=2))
+        print(json.dumps(to_dict(directory, progress, planned, jobs), indent=2))
     else:
-        print(describe(directory, progress, planned))
+        print(describe(directory, progress, planned, jobs))
     return 1 if progress.failed or progress.damaged else 0
 
 
@@ -59,7 +61,10 @@ def _planned(directory: "StudyDirectory") -> "Sequence[Proposal]":
 
 
 def to_dict(
-    directory: "StudyDirectory", progress: "StudyProgress", planned: "Sequence[Proposal]" = ()
+    directory: "StudyDirectory",
+    progress: "StudyProgress",
+    planned: "Sequence[Proposal]" = (),
+    jobs: "Jobs | None" = None,
 ) -> dict[str, Any]:
     """Return the tree that `--json` prints; docs/study.md has the schema."""
     return {
@@ -88,15 +93,24 @@ def to_dict(
             for each in planned
         ],
         "running": [
-            {"run": directory.place(each.identity).name, "pid": each.pid, "step": each.step, "steps": each.steps}
+            {
+                "run": directory.place(each.identity).name,
+                **{name: getattr(each, name) for name in ("host", "pid", "step", "steps")},
+            }
             for each in progress.running
         ],
+        "jobs": None if jobs is None else {"slurm": jobs.job, "states": jobs.states},
         "failed": [{"run": directory.place(each.identity).name, "error": each.error} for each in progress.failed],
         "damaged": [{"run": directory.place(each.identity).name, "error": each.error} for each in progress.damaged],
     }
 
 
-def describe(directory: "StudyDirectory", progress: "StudyProgress", planned: "Sequence[Proposal]" = ()) -> str:
+def describe(
+    directory: "StudyDirectory",
+    progress: "StudyProgress",
+    planned: "Sequence[Proposal]" = (),
+    jobs: "Jobs | None" = None,
+) -> str:
     """Return the progress as text."""
     counts = ", ".join(f"{number} {status}" for status, number in progress.counts.items() if number)
     left = _time_left(progress)
@@ -109,8 +123,13 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress", planned: "S
     if planned:
         lines += ["", "cells that it would train next:", *map(_describe_next, planned)]
     if progress.running:
-        running = {directory.place(each.identity).name: f"step {each.step}/{each.steps}" for each in progress.running}
-        lines += ["", "active:", *(f"  {name}  {step}" for name, step in running.items())]
+        rows = [
+            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.host))
+            for each in progress.running
+        ]
+        lines += ["", "active:", columns(rows)]
+    if jobs is not None and progress.ended < progress.total:
+        lines += ["", _describe_jobs(jobs)]
     if progress.failed:
         lines += ["", "failed twice; the next `expertp sweep` tries them again:"]
         lines += [f"  {directory.place(each.identity).name}  {one_line(each.error)}" for each in progress.failed]
@@ -121,10 +140,17 @@ def describe(directory: "StudyDirectory", progress: "StudyProgress", planned: "S
         lines += ["", f"some verdicts are open; continue: {commands.sweep(directory.path, '--until', 'decided')}"]
     elif progress.ended == progress.total:
         lines += ["", f"next: {commands.report(directory.path)}"]
-    elif not progress.running:
+    elif not progress.running and not (jobs and jobs.states):
         how = () if directory.study.chosen is None else ("--until", "decided")
-        lines += ["", f"no worker of this machine is active; continue: {commands.sweep(directory.path, *how)}"]
+        lines += ["", f"no worker is active; continue: {commands.sweep(directory.path, *how)}"]
     return "\n".join(lines)
+
+
+def _describe_jobs(jobs: "Jobs") -> str:
+    if jobs.states is None:
+        return f"SLURM job {jobs.job}: squeue does not answer here"
+    states = ", ".join(f"{number} {state.lower()}" for state, number in jobs.states.items())
+    return f"SLURM job {jobs.job}: {states or 'has ended'}"
 
 
 def _describe_choice(choice: "ChoiceSpec") -> str:

@@ -4,6 +4,10 @@ STUDY.yaml describes the study: a base, axes of larger models, grids and seeds (
 Finished runs are never trained again, and a larger grid reuses the runs of a smaller one. A run that fails is tried a
 second time and then listed. SIGTERM and Ctrl-C save the active runs and stop (exit codes 143 and 130).
 
+With --executor slurm, the workers are the tasks of a job array, and the command waits for them. SIGTERM and Ctrl-C
+cancel the jobs. A command that is killed, or whose terminal is closed, leaves them running, and the same command waits
+for them again. With --executor ray, the workers are tasks of a Ray cluster.
+
 With --until decided, the sweep is adaptive. It begins with few cells at the base and at the largest size of each axis,
 looks at the verdicts, and trains the cells that would decide those that are open, until all are decided or --minutes
 are over. The verdicts allow for having looked more than once. Runs that are far behind zero-shot are stopped early; a
@@ -12,6 +16,7 @@ sweep without --until continues them.
 
 import argparse
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +33,7 @@ from expertp.study.cells import expand, unique_runs
 from expertp.study.cost import cost_of_runs, disk_bytes
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
+from expertp.util.machine import usable_cores
 from expertp.util.text import command, count, duration, plural
 
 if TYPE_CHECKING:
@@ -36,14 +42,19 @@ if TYPE_CHECKING:
     from expertp.study.forecast import Forecast
     from expertp.study.progress import ModelProgress
     from expertp.study.store import StudyDirectory
+    from expertp.study.sweep import Executor
     from expertp.study.table import StudyTable
 
 EXAMPLES = """\
   expertp sweep configs/study.yaml --dry-run
   expertp sweep configs/study.yaml --out studies/first --until decided --minutes 30
+  expertp sweep configs/study.yaml --out studies/first --executor slurm --sbatch='--partition=a100 --gres=gpu:1'
 """
 
 LOOK_SECONDS = 1.0
+EXECUTORS = ("local", "slurm", "ray")
+# Number of tasks on a cluster, unless --workers sets it.
+TASKS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="directory of the study; created or resumed")
     parser.add_argument("--dry-run", action="store_true", help="print the cost and train nothing")
-    add_workers(parser)
+    add_workers(parser, elsewhere=f"; {TASKS} tasks with slurm and ray")
+    parser.add_argument(
+        "--executor", choices=EXECUTORS, default="local", help="where workers run (default: on this machine)"
+    )
+    parser.add_argument(
+        "--sbatch", metavar="OPTIONS", help="options for sbatch, such as '--partition=a100 --time=4:00:00'"
+    )
+    parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, or a cluster on this machine)")
     parser.add_argument(
         "--until", choices=["decided"], help="train only the cells that decide the verdicts (default: all cells)"
     )
@@ -75,11 +93,32 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.until:
         study = _with_choice(study, args.out)
-    if args.dry_run:
-        return dry_run(study, args.out, args.workers)
-    if args.out is None:
+    executor = choose_executor(args)
+    if args.out is None and not (args.dry_run and executor.trains_here):
         raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
-    return train(study, args.out, args.workers, None if args.minutes is None else args.minutes * 60)
+    if not executor.trains_here:  # another machine may start in another directory
+        study = study.replace(train=study.train.replace(data=os.path.abspath(study.train.data)))
+    if args.dry_run:
+        return dry_run(study, args.out, executor)
+    return train(study, args.out, executor, None if args.minutes is None else args.minutes * 60)
+
+
+def choose_executor(args: argparse.Namespace) -> "Executor":
+    """Return the executor of a sweep, and refuse options that do not belong to it."""
+    for option, value, name in (("--sbatch", args.sbatch, "slurm"), ("--address", args.address, "ray")):
+        if value is not None and args.executor != name:
+            raise InputError(f"{option} goes with --executor {name}")
+    if args.executor == "slurm":
+        from expertp.study.executors.slurm import SlurmExecutor, sbatch_options
+
+        return SlurmExecutor(args.workers or TASKS, sbatch_options(args.sbatch or ""))
+    if args.executor == "ray":
+        from expertp.study.executors.ray import RayExecutor
+
+        return RayExecutor(args.workers or TASKS, args.address)
+    from expertp.study.executors.local import LocalExecutor
+
+    return LocalExecutor(args.workers or usable_cores())
 
 
 def _with_choice(study: StudySpec, out: str | None) -> StudySpec:
@@ -91,23 +130,29 @@ def _with_choice(study: StudySpec, out: str | None) -> StudySpec:
     return first_choice(study) if chosen is None else study.replace(chosen=chosen)
 
 
-def dry_run(study: StudySpec, out: str | None, workers: int) -> int:
-    """Print the cost of the runs that are missing: at once what follows from their shapes, then the time."""
-    runs = missing = unique_runs(expand(study))
+def dry_run(study: StudySpec, out: str | None, executor: "Executor") -> int:
+    """Print the cost of the missing runs: at once what follows from their shapes, then the time here, or the jobs."""
+    runs, directory = unique_runs(expand(study)), None
+    missing = runs
     if out is not None:
         from expertp.study.store import preview_study
         from expertp.study.table import SETTLED
 
-        missing = tuple(each.run for each in preview_study(out, study).results() if each.status not in SETTLED)
+        directory = preview_study(out, study, trains_here=executor.trains_here)
+        missing = tuple(each.run for each in directory.results() if each.status not in SETTLED)
     if not missing:
         print(f"all {plural(len(runs), 'run')} are there; nothing would be trained")
         return 0
-    print(describe_cost(study, missing, workers), flush=True)
+    print(describe_cost(study, missing, executor.workers), flush=True)
+    if directory is not None and not executor.trains_here:
+        print(executor.describe(directory))
+        return 0
 
     from expertp.data import open_dataset
     from expertp.study.forecast import forecast
 
-    print(describe_time(forecast(missing, open_dataset(study.train.data), workers), workers))
+    times = forecast(missing, open_dataset(study.train.data), executor.workers)
+    print(describe_time(times, executor.workers))
     return 0
 
 
@@ -140,23 +185,23 @@ def describe_time(times: "Forecast", workers: int) -> str:
     return "\n".join(["", columns(rows), "", f"{total}, {times.basis}"])
 
 
-def train(study: StudySpec, out: str, workers: int, seconds: float | None = None) -> int:
+def train(study: StudySpec, out: str, executor: "Executor", seconds: float | None = None) -> int:
     """Train the missing runs, show the progress, and print the outcome; `seconds` is the time of an adaptive study."""
     from expertp.search.design import decide
-    from expertp.study.executors.local import LocalExecutor
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
     from expertp.study.table import SETTLED
 
-    directory, executor = open_study(out, study), LocalExecutor(workers)
+    directory = open_study(out, study, trains_here=executor.trains_here)
     with Reporter("sweep", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
-        view = SweepView(reporter, workers)
+        view = SweepView(reporter, executor.workers, executor.trains_here)
         if study.chosen is None:
             table = sweep(directory, executor, stop.received, view.follow(directory))
         else:
             budget = math.inf if seconds is None else seconds
             directory = decide(directory, executor, budget, view.show_proposal, stop.received, view.follow)
             table = directory.table()
+    directory = directory.settled()
     print(describe_outcome(directory, table, is_stopped=stop.received()))
     if stop.received():
         return 128 + stop.number
@@ -167,8 +212,8 @@ def train(study: StudySpec, out: str, workers: int, seconds: float | None = None
 class SweepView:
     """Shows a sweep on the terminal: a table of models above a progress bar, and a line for each model that is done."""
 
-    def __init__(self, reporter: Reporter, workers: int) -> None:
-        self._reporter, self._workers = reporter, workers
+    def __init__(self, reporter: Reporter, workers: int, times_models: bool = True) -> None:
+        self._reporter, self._workers, self._times_models = reporter, workers, times_models
 
     def show_proposal(self, proposal: "Proposal", is_chosen: bool) -> None:
         """Print cells that would decide a verdict, and whether they fit into the budget."""
@@ -192,9 +237,13 @@ class SweepView:
         if not missing:
             return lambda: None
         self._reporter.line(f"{len(missing)} of {plural(len(directory.runs), 'run')} to train")
-        costs = forecast(missing, open_dataset(directory.study.train.data), self._workers)
-        self._reporter.line(f"about {duration(costs.seconds)} with {plural(self._workers, 'worker')}, {costs.basis}")
-        watch = ProgressWatch(directory, {each.model: each.seconds for each in costs.models})
+        timed = {}
+        if self._times_models:
+            costs = forecast(missing, open_dataset(directory.study.train.data), self._workers)
+            timed = {each.model: each.seconds for each in costs.models}
+            workers = plural(self._workers, "worker")
+            self._reporter.line(f"about {duration(costs.seconds)} with {workers}, {costs.basis}")
+        watch = ProgressWatch(directory, timed)
         done = {(each.arm, each.model) for each in watch.look().models if each.ended == each.total}
         next_look = 0.0
 
@@ -202,6 +251,7 @@ class SweepView:
             nonlocal next_look
             if time.monotonic() < next_look:
                 return
+            watch.directory = watch.directory.settled()
             progress = watch.look()
             next_look = time.monotonic() + LOOK_SECONDS
             for each in progress.models:

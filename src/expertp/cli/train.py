@@ -4,7 +4,8 @@ The run file has the sections model:, hps:, train: and base: (default: the model
 hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change its values.
 
 After SIGTERM or Ctrl-C, the run finishes the step, saves and stops (exit codes 143 and 130); a second signal stops it
-immediately. The exit code of a diverged run is 1. The imbalance shown is the largest |Load - kappa| over experts.
+immediately (a second SIGTERM only after 10 s). The exit code of a diverged run is 1. The imbalance shown is the largest
+|Load - kappa| over experts.
 """
 
 import argparse

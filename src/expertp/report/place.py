@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from pathlib import Path
 from expertp.errors import InputError
 from expertp.figures.save import Drawing
 from expertp.study.store import StudyDirectory
-from expertp.util.files import exclusive, file_sha256, move_into_place, write_durably
+from expertp.util.files import LOCK_FILE, exclusive, file_sha256, move_into_place, write_durably
 
 PROGRAM = Path(__file__).parents[1]
 SOURCES = (".py", ".html", ".css", ".js")
@@ -51,12 +51,14 @@ class Place:
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """Lock the report, and remove the parts of a report that was killed; on leaving, remove our own."""
-        with exclusive(self.parts, busy=f"{self.page}: another process is writing this report; wait for it"):
+        busy = f"{self.page}: another process is writing this report; wait for it"
+        with exclusive(self.parts, busy, is_temporary=True):
             try:
                 _empty(self.parts)
                 yield
             finally:
-                shutil.rmtree(self.parts, ignore_errors=True)
+                with suppress(OSError):
+                    _empty(self.parts)
 
     def replace(self, page: bytes, verdict: bytes, drawings: Sequence[Drawing]) -> None:
         """Replace the report, inside `replacing`: a kill at any moment leaves the old page or the new one."""
@@ -124,5 +126,5 @@ def _digest_in(page: Path) -> str | None:
 
 
 def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
+    for path in (each for each in folder.iterdir() if each.name != LOCK_FILE):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -109,6 +109,7 @@ def decide(
 
     while True:
         sweep(directory, executor, is_over, follow(directory))
+        directory = directory.settled()
         if is_over() or not directory.has_ended():
             return directory
         stored = read_study(directory.path)
@@ -123,7 +124,8 @@ def decide(
             on_proposal(each, each in chosen)
         if not chosen:
             return directory
-        directory = open_study(directory.path, with_choices(directory.study, chosen), directory.runs_folder)
+        grown = with_choices(directory.study, chosen)
+        directory = open_study(directory.path, grown, directory.runs_folder, executor.trains_here)
 
 
 def with_choices(study: StudySpec, proposals: Sequence[Proposal]) -> StudySpec:

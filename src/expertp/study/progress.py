@@ -45,9 +45,10 @@ class ModelProgress:
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that a worker of this machine is training."""
+    """A run that a worker is training, and the worker's machine and process."""
 
     identity: str
+    host: str
     pid: int
     step: int
     steps: int
@@ -58,7 +59,7 @@ class StudyProgress:
     """The progress of a study.
 
     Args:
-        counts: number of runs by status; `running` are those that workers of this machine are training.
+        counts: number of runs by status; `running` are those that live workers are training.
         models: progress by model and arm, in the study's order.
         running: what live workers are training.
         failed: results of the runs that have failed.
@@ -105,8 +106,10 @@ class ProgressWatch:
         results = {identity: self._ended.get(identity) or directory.result(identity) for identity in directory.runs}
         self._ended = {identity: result for identity, result in results.items() if result.status in SETTLED}
         running = tuple(
-            ActiveRun(identity, pid, directory.step_of(identity), directory.runs[identity].train.steps)
-            for pid, identity in directory.running().items()
+            ActiveRun(
+                identity, holder.host, holder.pid, directory.step_of(identity), directory.runs[identity].train.steps
+            )
+            for identity, holder in directory.running().items()
             if identity not in self._ended
         )
         share, left = self._time(results, running)

@@ -1,10 +1,12 @@
 """The directory of a study: the only module that knows its file names. Reading it needs no torch.
 
 study.json    the study, the hash of its data, its device and the directory of its runs
+device.json   the device of a study whose workers run on other machines, if train.device is auto
 runs/NAME/    one directory per run, as `expertp train` leaves it; several studies may share one directory of runs
+runs/.leases/ who is training which run, see `expertp.util.leases`
 failures/     IDENTITY.json: the error of a run that failed
 stops/        IDENTITY.json: why an adaptive sweep has stopped a run
-workers/      PID.json: the run that a worker is training; NUMBER.log: the worker's output
+workers/      NUMBER.log: the output of a worker
 results.csv   one row per run
 
 A damaged file of one run is the status of that run, and files that the program did not write are ignored.
@@ -18,7 +20,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -35,8 +37,9 @@ from expertp.study.table import ENDED, Result, StudyTable
 from expertp.training.records import StepMetrics
 from expertp.training.resolution import plan_run, resolved
 from expertp.training.store import RunDirectory, has_other_files, read_run
-from expertp.util.files import remove_leftovers, write_among_others
-from expertp.util.machine import host, lives
+from expertp.util.files import create_once, remove_leftovers, write_among_others
+from expertp.util.leases import Holder, Lease, Leases
+from expertp.util.machine import host
 from expertp.util.records import Count, loops_are_damage, read_record, write_record
 
 FORMAT = 1
@@ -48,7 +51,10 @@ FOLDERS = ("failures", "stops", "workers")
 # Directory of the runs, unless studies share one: a name, or a name beside the study or beside its parent.
 OWN_RUNS = "runs"
 RUNS_FOLDER = re.compile(r"(\.\./){0,2}[A-Za-z0-9_][A-Za-z0-9_.-]*")
-PID_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
+# The device of a study before its workers, on other machines, have found it, and the file that then has it.
+AUTO, DEVICE = "auto", "device.json"
+# Folder of the leases in the directory of the runs; the runs themselves have other names.
+LEASES = ".leases"
 # Number of failures after which a run is not tried again.
 TRIES = 2
 
@@ -64,34 +70,41 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class WorkerRecord:
-    """workers/PID.json: the run that a process is training, and the machine of the process."""
-
-    identity: str
-    host: str = ""
-
-
-@dataclass(frozen=True)
 class StudyRecord:
     """study.json; the tree of the study is checked by `build_study`. Earlier versions wrote `cells` for `runs`."""
 
     study: dict[str, Any]
     data_hash: str
-    device: Literal["cpu", "cuda"]
+    device: Literal["cpu", "cuda", "auto"]
     runs: str | None = None
     cells: str | None = None
     format: Count = FORMAT
 
 
 @dataclass(frozen=True)
+class DeviceRecord:
+    """device.json, written once."""
+
+    device: Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
 class StudyDirectory:
-    """A study on disk. Make it with `open_study` (to train) or `read_study` (to read)."""
+    """A study on disk. Make it with `open_study` (to train) or `read_study` (to read).
+
+    Its device is `auto` until the first worker on another machine has found out; runs then have the identity that they
+    would have on a CPU, and no directory.
+    """
 
     path: Path
     study: StudySpec
     data_hash: str
     device: str
     runs_folder: str = OWN_RUNS  # relative to `path`
+
+    def settled(self) -> StudyDirectory:
+        """Return this study with its device, if a worker has found it by now."""
+        return self if self.device != AUTO else replace(self, device=_found_device(self.path))
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
@@ -223,51 +236,40 @@ class StudyDirectory:
         """Return whether nothing is left to train."""
         return all(result.status in ENDED for result in self.results())
 
+    def tidy(self, identity: str) -> None:
+        """Remove what a run that has ended needs no more: its lease, and its checkpoints unless they are kept."""
+        self.leases.forget(identity)
+        if not self.study.keep_checkpoints:
+            self.drop_checkpoints(identity)
+
     def drop_checkpoints(self, identity: str) -> None:
         """Remove the checkpoints of a run that has ended."""
         if run := self.directory(identity):
             run.drop_checkpoints()
 
+    @cached_property
+    def leases(self) -> Leases:
+        """Who is training which run; beside the runs, because studies may share them."""
+        return Leases(self.path / self.runs_folder / LEASES)
+
     @contextmanager
-    def at_work(self, identity: str) -> Iterator[None]:
-        """Record which run this process is training, so that a killed worker's run can be identified."""
-        path = self.path / "workers" / f"{os.getpid()}.json"
-        write_among_others(path, json.dumps(asdict(WorkerRecord(identity, host()))).encode())
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    def at_work(self, identity: str) -> Iterator[Lease]:
+        """Hold the lease of a run while this process trains it; `BusyError` if another process does."""
+        with self.leases.hold(identity, f"{self.place(identity)}: another worker is training this run") as lease:
+            yield lease
 
     def was_at(self, pid: int) -> str | None:
-        """Return the run that a process was training when it ended, and remove the record."""
-        worker = self._at(pid)
-        if worker is None:
-            return None
-        (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
-        return worker.identity
+        """Return the run that a process of this machine was training when it ended; None if there was none."""
+        return next((identity for identity in self.leases.held_by(pid) if identity in self.runs), None)
 
-    def running(self) -> dict[int, str]:
-        """Return the identity of the run that each live worker of this machine is training, by process."""
-        at = {pid: self._at(pid) for pid in self._pids() if lives(pid)}
-        return {pid: each.identity for pid, each in at.items() if each is not None and each.identity in self.runs}
+    def running(self) -> dict[str, Holder]:
+        """Return the live workers by the identity of the run that they are training; those of other machines too."""
+        holders = {identity: self.leases.holder(identity) for identity in self.leases.names() if identity in self.runs}
+        return {identity: holder for identity, holder in holders.items() if holder is not None}
 
-    def forget_dead_workers(self) -> None:
-        """Remove what workers and sweeps of this machine left when they were killed: records and temporary files."""
-        for folder in (self.path, self.path / "workers"):
-            remove_leftovers(folder)
-        for pid in self._pids():
-            worker = self._at(pid)
-            if worker is not None and worker.host == host() and not lives(pid):
-                (self.path / "workers" / f"{pid}.json").unlink(missing_ok=True)
-
-    def _pids(self) -> list[int]:
-        return [int(path.stem) for path in (self.path / "workers").glob("*.json") if PID_FILE.fullmatch(path.name)]
-
-    def _at(self, pid: int) -> WorkerRecord | None:
-        try:
-            return read_record(self.path / "workers" / f"{pid}.json", WorkerRecord, "remove it")
-        except (FileNotFoundError, DamagedError):  # the worker has just finished the run, or no worker wrote the file
-            return None
+    def forget_leftovers(self) -> None:
+        """Remove temporary files that sweeps of this machine left when they were killed."""
+        remove_leftovers(self.path)
 
     def step_of(self, identity: str) -> int:
         """Return the last step in a run's records; 0 without records."""
@@ -285,7 +287,9 @@ class StudyDirectory:
         return results
 
 
-def open_study(path: str | Path, study: StudySpec, runs_folder: str | None = None) -> StudyDirectory:
+def open_study(
+    path: str | Path, study: StudySpec, runs_folder: str | None = None, trains_here: bool = True
+) -> StudyDirectory:
     """Create the directory of a study, or open one that holds the same study with other sizes, values or seeds.
 
     Args:
@@ -293,8 +297,9 @@ def open_study(path: str | Path, study: StudySpec, runs_folder: str | None = Non
         study: the study.
         runs_folder: directory of the runs, relative to `path`; studies with the same directory share the runs that
             they have in common. Default: that of the existing study, or `runs` for a new one.
+        trains_here: whether workers run on this machine; otherwise its devices do not matter.
     """
-    directory = preview_study(path, study, runs_folder)
+    directory = preview_study(path, study, runs_folder, trains_here)
     for folder in (directory.runs_folder, *FOLDERS):
         (directory.path / folder).mkdir(parents=True, exist_ok=True)
     record = {
@@ -310,12 +315,14 @@ def open_study(path: str | Path, study: StudySpec, runs_folder: str | None = Non
     return directory
 
 
-def preview_study(path: str | Path, study: StudySpec, runs_folder: str | None = None) -> StudyDirectory:
+def preview_study(
+    path: str | Path, study: StudySpec, runs_folder: str | None = None, trains_here: bool = True
+) -> StudyDirectory:
     """Return what `open_study` returns, with the same errors, but write nothing."""
     from expertp.data import check_vocab, open_dataset
     from expertp.training.loop import resolve_device
 
-    path, device = Path(path), resolve_device(study.train)
+    path, device = Path(path), resolve_device(study.train) if trains_here else study.train.device
     dataset = open_dataset(study.train.data)
     check_vocab(dataset, study.base.vocab_size)
     for run in {(cell.size.model, cell.arm): cell.run for cell in expand(study)}.values():
@@ -323,6 +330,7 @@ def preview_study(path: str | Path, study: StudySpec, runs_folder: str | None = 
     data_hash = dataset.content_hash
     if (path / "study.json").exists():
         before = read_study(path)
+        device = before.device if device == AUTO else device
         _check_same_study(before, study, data_hash, device)
         if runs_folder not in (None, before.runs_folder):
             raise InputError(
@@ -360,7 +368,7 @@ def _check_same_study(before: StudyDirectory, study: StudySpec, data_hash: str, 
                 )
     if before.data_hash != data_hash:
         raise InputError(f"{before.path}: holds this study on other data; choose another --out")
-    if before.device != device:
+    if before.device not in (device, AUTO):
         raise InputError(
             f"{before.path}: the study was started on {before.device} and cannot continue on {device}; "
             f"set train.device={before.device}, or choose another --out"
@@ -383,7 +391,33 @@ def read_study(path: str | Path) -> StudyDirectory:
         raise InputError(f"{path}: no study here (study.json is missing); `expertp sweep` makes one") from None
     runs_folder = _checked_folder(record.runs or record.cells or OWN_RUNS, path)
     study = build_study(record.study, f"{path}/study.json:")
-    return StudyDirectory(path, study, record.data_hash, record.device, runs_folder)
+    device = record.device if record.device != AUTO else _found_device(path)
+    return StudyDirectory(path, study, record.data_hash, device, runs_folder)
+
+
+def _found_device(path: Path) -> str:
+    """Return the device that the first worker of a study has found; `auto` before."""
+    try:
+        return read_record(path / DEVICE, DeviceRecord, "remove it if no run has begun").device
+    except FileNotFoundError:
+        return AUTO
+
+
+def settle_device(directory: StudyDirectory) -> StudyDirectory:
+    """Return a study that this machine can train; the first worker decides what `train.device: auto` stands for."""
+    from expertp.training.loop import resolve_device
+
+    here = resolve_device(directory.study.train)
+    if directory.device == AUTO:
+        with suppress(FileExistsError):
+            create_once(directory.path / DEVICE, json.dumps({"device": here}).encode())
+        directory = read_study(directory.path)
+    if directory.device != here:
+        raise InputError(
+            f"{directory.path}: the study was started on {directory.device}, but {host()} would train on {here}; ask "
+            f"for machines with {directory.device}"
+        )
+    return directory
 
 
 def stored_choice(path: str | Path) -> tuple[ChoiceSpec, ...] | None:

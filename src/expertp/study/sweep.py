@@ -1,8 +1,9 @@
 """Train the missing runs of a study.
 
 A worker is a process that walks through the study's runs and trains each run that has not ended and that no other
-worker holds. Runs are locked on disk, so any number of workers of any number of `sweep` commands, on any machine that
-sees the directory, share the work without a queue. An executor only has to start workers and replace those that die.
+worker holds. A worker holds the lease of its run, so any number of workers of any number of `sweep` commands, on any
+machine that sees the directory, share the work without a queue. An executor only has to start workers and replace those
+that die.
 
 An adaptive sweep stops runs that are far behind zero-shot. Runs that may be stopped begin when the zero-shot run of
 their size and seed has ended, so that the decision does not depend on the order in which workers take runs.
@@ -38,6 +39,13 @@ class Executor(Protocol):
     def workers(self) -> int:
         """Number of runs that are trained at a time."""
 
+    @property
+    def trains_here(self) -> bool:
+        """Whether the workers run on this machine, with its devices and at its speed."""
+
+    def describe(self, directory: StudyDirectory) -> str:
+        """Return what `run_workers` would start, as text."""
+
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """Return when all workers have finished, or have stopped because they should; call `tick` often."""
 
@@ -45,7 +53,11 @@ class Executor(Protocol):
 class InProcess:
     """Trains one run after another in this process, for small studies, notebooks and debuggers."""
 
-    workers = 1
+    workers, trains_here = 1, True
+
+    def describe(self, directory: StudyDirectory) -> str:
+        """See `Executor`."""
+        return f"no worker; this process trains the runs of {directory.path}"
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `Executor`."""
@@ -85,7 +97,8 @@ def run_study(study: StudySpec, out: str | Path, executor: Executor | None = Non
     >>> [len(table.where(axis="width", hp="log2_lr", size=size)) for size in table.sizes("width")]
     [4, 4]
     """
-    return sweep(open_study(out, study), executor or LocalExecutor(usable_cores()))
+    executor = executor or LocalExecutor(usable_cores())
+    return sweep(open_study(out, study, trains_here=executor.trains_here), executor)
 
 
 def sweep(
@@ -104,12 +117,13 @@ def sweep(
     """
     with stopping_on_full_disk(directory.path):
         directory.forget_failures()
-        directory.forget_dead_workers()
+        directory.forget_leftovers()
         if not directory.has_ended():
             executor.run_workers(directory, should_stop, tick)
+            directory = directory.settled()
         for result in directory.write_results():  # a worker that was killed at its last moment leaves checkpoints
-            if result.status in DONE and not directory.study.keep_checkpoints:
-                directory.drop_checkpoints(result.identity)
+            if result.status in DONE:
+                directory.tidy(result.identity)
     return directory.table()
 
 
@@ -145,14 +159,15 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
     if zero_shot is not None and directory.result(zero_shot).status not in ENDED:
         return False
     try:
-        with directory.at_work(identity):
+        with directory.at_work(identity) as lease:
             watch = _watch(directory, identity, zero_shot)
-            result = train(
-                directory.runs[identity],
-                directory.place(identity),
-                trackers=() if watch is None else (watch,),
-                should_stop=lambda: should_stop() or (watch is not None and watch.stop is not None),
-            )
+
+            def is_over() -> bool:
+                lease.check()
+                return should_stop() or (watch is not None and watch.stop is not None)
+
+            trackers = () if watch is None else (watch,)
+            result = train(directory.runs[identity], directory.place(identity), trackers, is_over)
             if watch is not None and watch.stop is not None and not result.has_ended:
                 directory.note_stop(identity, watch.stop)
             if result.has_ended and not directory.study.keep_checkpoints:

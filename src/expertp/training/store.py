@@ -4,6 +4,7 @@ run.json        the run (specs, identity, hash of the data) and the machine
 metrics.jsonl   one record per logged step, append-only; cut back to the checkpoint on resume
 summary.json    status, losses, loads, seconds
 checkpoints/    see `checkpoints.py`
+.lock           locked while the run is trained
 saved           exists once a checkpoint has been saved: a run that has lost its checkpoints must not start over
 
 Damage is a file that is missing, or that has another format or another hash than what was written. A file that cannot
@@ -26,7 +27,7 @@ from expertp.config import OPERATIONAL, run_from_dict, run_id
 from expertp.errors import DamagedError, InputError
 from expertp.spec import RunSpec
 from expertp.training.records import RunResult, StepMetrics
-from expertp.util.files import exclusive, temporary_name, write_atomically, write_durably
+from expertp.util.files import LOCK_FILE, exclusive, temporary_name, write_atomically, write_durably
 from expertp.util.records import Count, parse_record, read_bounded, read_record, write_record
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 # Files that a crash may leave in a directory that has no run.json yet.
-MAY_PRECEDE = {"tokenizer.json", *(temporary_name(Path(name)).name for name in ("tokenizer.json", "run.json"))}
+MAY_PRECEDE = {
+    LOCK_FILE,
+    "tokenizer.json",
+    *(temporary_name(Path(name)).name for name in ("tokenizer.json", "run.json")),
+}
 LARGEST_METRICS = 2**30
 
 # Machine of a run: versions, device, threads.

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from expertp.data import open_dataset
+from expertp.errors import InputError
 from expertp.model.balance import load_deviation
 from expertp.spec import RunSpec
 from expertp.training.checkpoints import Checkpoint, resume, save
@@ -19,7 +20,7 @@ from expertp.training.loop import StepOutcome, TrainingLoop, check_run, determin
 from expertp.training.records import RunResult, Status, StepMetrics
 from expertp.training.resolution import resolved
 from expertp.training.store import RunDirectory, open_run
-from expertp.util.machine import processor_name
+from expertp.util.machine import processor_name, rank_and_ranks
 
 METRICS_FLUSH_SECONDS = 5.0
 
@@ -50,8 +51,11 @@ def train(
         run: the run.
         out: the run's directory; a directory that holds another run is an error.
         trackers: receive the metrics of every step; not called if the run had already ended.
-        should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`.
+        should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`. When it
+            raises an error, nothing is written any more.
     """
+    if (ranks := rank_and_ranks()[1]) > 1:
+        raise InputError(f"a launcher has started {ranks} processes, but a run is trained by one; start one process")
     device = resolve_device(run.train)
     run, dataset = resolved(run, device), open_dataset(run.train.data)
     check_run(run, dataset, device)
@@ -80,12 +84,16 @@ class _RecordedRun:
             tracker.begin(self.loop.run, self.steps_before)
         status: Status = "finished"
         while self.loop.steps_done < self.train.steps:
-            if not self._step():
+            has_diverged = not self._step()
+            is_told = should_stop()  # before anything is written: it raises if another process has taken the run over
+            if has_diverged:
                 status = "diverged"
                 break
+            if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
+                self._flush()
             if self._checkpoint_due():
                 self._save()
-            if should_stop() and self.loop.steps_done < self.train.steps:
+            if is_told and self.loop.steps_done < self.train.steps:
                 status = "stopped"
                 break
         if status == "diverged":
@@ -107,8 +115,6 @@ class _RecordedRun:
         metrics = self._metrics(outcome, val_loss)
         if diverged or val_loss is not None or step in (1, train.steps) or step % train.log_every == 0:
             self.pending.append(metrics)
-        if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
-            self._flush()
         for tracker in self.trackers:
             tracker.log(metrics)
         return not diverged

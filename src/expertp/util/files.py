@@ -4,17 +4,23 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from expertp.errors import BusyError, RunError
+from expertp.errors import BusyError, InputError, RunError
 from expertp.util.machine import host, lives
 
 # Attempts to lock a directory that another process removes at the same time.
 LOCK_ATTEMPTS = 20
 # Errors after which no file can be written in a directory.
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# The file that is locked in a directory, and errors of file systems without locks.
+LOCK_FILE = ".lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+# Errors of file systems without hard links.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class FullDiskError(RunError):
@@ -68,6 +74,22 @@ def write_among_others(path: Path, content: bytes) -> None:
         raise
 
 
+def create_once(path: Path, content: bytes) -> None:
+    """Create a complete file, or raise FileExistsError: of several processes, on any machine, one succeeds."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # machines may share a name
+    try:
+        write_durably(temporary, content)
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        move_into_place(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files of `write_among_others` whose processes, of this machine, were killed."""
     for path in folder.glob(f".*.{host()}.*.tmp"):
@@ -108,19 +130,25 @@ def move_into_place(temporary: Path, path: Path) -> None:
 
 
 @contextmanager
-def exclusive(directory: Path, busy: str) -> Iterator[None]:
+def exclusive(directory: Path, busy: str, is_temporary: bool = False) -> Iterator[None]:
     """Lock a directory, creating it if needed; raise `BusyError(busy)` if another process has locked it.
 
-    The lock is on the directory itself and leaves no file. A directory that was created here and is still empty at the
-    end is removed.
+    The lock is on a file `.lock` in the directory, opened for writing: NFS grants no lock on a directory. The file
+    stays, because removing it would let a machine with an outdated view lock the removed file; only a command that
+    fails leaves no new file. A directory that was created here, or that is temporary, is removed if it is empty.
     """
-    was_there = directory.exists()
+    lock, was_there = directory / LOCK_FILE, directory.exists()
+    had_lock, has_failed = lock.exists(), True
     descriptor = _lock(directory, busy)
     try:
         yield
+        has_failed = False
     finally:
-        if not was_there:
-            with suppress(OSError):  # not empty
+        with suppress(OSError):
+            goes = (is_temporary or not was_there) and os.listdir(directory) == [LOCK_FILE]
+            if goes or (has_failed and not had_lock):
+                lock.unlink()
+            if goes:
                 directory.rmdir()
         os.close(descriptor)
 
@@ -136,16 +164,27 @@ def _lock(directory: Path, busy: str) -> int:
 def _try_lock(directory: Path, busy: str) -> int:
     """Try once; raises FileNotFoundError or FileExistsError if another process removes the directory meanwhile."""
     directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
+    path = directory / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EROFS) and not os.access(directory, os.W_OK):
+            return os.open(directory, os.O_RDONLY)  # nothing can be written here, so there is nothing to lock
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(descriptor), directory.stat()):
-            raise FileNotFoundError(directory)
+        if not os.path.samestat(os.fstat(descriptor), path.lstat()):
+            raise FileNotFoundError(path)
     except BlockingIOError:
         os.close(descriptor)
         raise BusyError(busy) from None
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
+        if error.errno in NO_LOCKS:
+            raise InputError(
+                f"{directory}: its file system has no locks ({os.strerror(error.errno)}); choose a directory "
+                "on another one, or have it mounted with locks (Lustre: -o flock)"
+            ) from None
         raise
     return descriptor
 

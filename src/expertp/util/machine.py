@@ -1,9 +1,10 @@
-"""Properties of this machine: processor, cores, memory."""
+"""Properties of this machine and of this process on it: processor, cores, memory, place among other processes."""
 
 import ctypes
 import errno
 import os
 import platform
+from functools import cache
 from pathlib import Path
 
 
@@ -48,6 +49,31 @@ def lives(pid: int) -> bool:
     except PermissionError:  # it belongs to another user
         pass
     return True
+
+
+@cache
+def process_space() -> str:
+    """Return what tells where a process number means something: the boot of a machine and the container on it.
+
+    Machines may share a name, and containers of one machine number their processes independently.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        return host()
+
+
+def rank_and_ranks() -> tuple[int, int]:
+    """Return the place of this process among those that a launcher has started for one command, and their number.
+
+    torchrun says so in RANK and WORLD_SIZE, srun in SLURM_PROCID and SLURM_STEP_NUM_TASKS.
+    """
+    for rank, ranks in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+        place, number = os.environ.get(rank, "0"), os.environ.get(ranks, "")
+        if number.isdecimal() and place.isdecimal():
+            return int(place), int(number)
+    return 0, 1
 
 
 def usable_cores() -> int:

@@ -7,16 +7,22 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from expertp.errors import RunError
+from expertp.errors import InputError, RunError
 from expertp.study.store import StudyDirectory
 from expertp.util.files import NOT_WRITABLE
+from expertp.util.machine import host
 
 POLL_SECONDS = 0.2
 # Number of workers that may die outside of a run before the sweep gives up.
 MOST_DEATHS = 5
 # Exit codes of a worker that could write no file, by the number of the system's error.
 EXIT_NOT_WRITABLE = {number: 70 + place for place, number in enumerate(NOT_WRITABLE)}
+# Exit code of a worker that cannot train the study on this machine; the last line of its output says why.
+EXIT_REFUSED = 2
+# Exit code of a worker, or of a job, that was told to stop while runs are left: start it again (sysexits' EX_TEMPFAIL).
+EXIT_TOLD = 75
 # Environment variables that set the number of threads of torch's libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -30,10 +36,21 @@ class LocalExecutor:
     Args:
         workers: number of processes.
         threads: number of threads per process.
+        name: begins the names of the workers' logs; default: the name of this machine.
     """
 
     workers: int
     threads: int = 1
+    name: str = ""
+
+    @property
+    def trains_here(self) -> bool:
+        """See `expertp.study.sweep.Executor`."""
+        return True
+
+    def describe(self, directory: StudyDirectory) -> str:
+        """See `expertp.study.sweep.Executor`."""
+        return f"{self.workers} processes on this machine for {directory.path}"
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.study.sweep.Executor`."""
@@ -52,12 +69,14 @@ class LocalExecutor:
                     del alive[number]
                     for error in (each for each, expected in EXIT_NOT_WRITABLE.items() if code == expected):
                         raise OSError(error, os.strerror(error))
-                    if code == 0 and directory.has_ended():
+                    if code == EXIT_REFUSED:
+                        raise InputError(_last_line(self._log(directory, number)))
+                    if code == 0:
                         continue
                     deaths += not self._blames_a_run(directory, process)
                     if deaths > MOST_DEATHS:
                         raise RunError(
-                            f"too many workers died; the last {_how(code)}, see {directory.path}/workers/{number}.log"
+                            f"too many workers died; the last {_how(code)}, see {self._log(directory, number)}"
                         )
                     alive[number] = self._start(directory, number)
         finally:
@@ -66,14 +85,17 @@ class LocalExecutor:
     def _start(self, directory: StudyDirectory, number: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "expertp.study.executors.worker", str(directory.path), str(os.getpid())]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(self.threads))}
-        with (directory.path / "workers" / f"{number}.log").open("ab") as log:
+        with self._log(directory, number).open("ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    def _log(self, directory: StudyDirectory, number: int) -> Path:
+        return directory.path / "workers" / f"{self.name or host()}-{number}.log"
 
     @staticmethod
     def _blames_a_run(directory: StudyDirectory, process: subprocess.Popen[bytes]) -> bool:
         """Record a worker's death as the failure of the run that it was training; return False if there was none."""
         identity = directory.was_at(process.pid)
-        if identity is None or process.returncode == 0:
+        if identity is None or process.returncode in (0, EXIT_TOLD):
             return False
         directory.note_failure(identity, f"the worker {_how(process.returncode)}; is there enough memory?")
         return True
@@ -85,6 +107,11 @@ def _end(alive: Mapping[int, subprocess.Popen[bytes]]) -> None:
         process.send_signal(signal.SIGTERM)
     for process in alive.values():
         process.wait()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else f"{log}: a worker has refused the study"
 
 
 def _how(code: int) -> str:

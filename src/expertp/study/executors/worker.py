@@ -11,8 +11,9 @@ import sys
 
 import torch
 
-from expertp.study.executors.local import EXIT_NOT_WRITABLE
-from expertp.study.store import read_study
+from expertp.errors import InputError, one_line
+from expertp.study.executors.local import EXIT_NOT_WRITABLE, EXIT_REFUSED, EXIT_TOLD
+from expertp.study.store import read_study, settle_device
 from expertp.study.sweep import work
 from expertp.util.files import FullDiskError, not_writable
 
@@ -20,16 +21,24 @@ from expertp.util.files import FullDiskError, not_writable
 def main(path: str, parent: int) -> int:
     """Train runs of a study until none is left; return the exit code."""
     stopped: list[bool] = []
+
+    def should_stop() -> bool:
+        return bool(stopped) or os.getppid() != parent
+
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole process group; the sweep stops its workers by SIGTERM
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
-        work(read_study(path), should_stop=lambda: bool(stopped) or os.getppid() != parent)
+        directory = settle_device(read_study(path))
+        work(directory, should_stop)
     except FullDiskError as error:
         return EXIT_NOT_WRITABLE[not_writable(error) or errno.ENOSPC]
-    return 0
+    except InputError as error:
+        print(one_line(str(error)), file=sys.stderr)
+        return EXIT_REFUSED
+    return EXIT_TOLD if should_stop() and not directory.has_ended() else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+"""Workers as the tasks of a SLURM job array.
+
+The study's directory is all that the tasks share. A task that is preempted, or whose time ends, saves and requeues
+itself: see job.sbatch.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+
+from expertp.errors import InputError, RunError, shown
+from expertp.study.executors.slurm_jobs import FOLDER, cancel, jobs_of, note_job, run, states_of
+from expertp.study.store import StudyDirectory
+from expertp.study.table import ENDED
+from expertp.util.files import exclusive, write_atomically
+
+SCRIPT_FILE = "job.sbatch"
+# How often the executor shows progress, looks at the study and asks SLURM.
+POLL_SECONDS, LOOK_SECONDS, ASK_SECONDS = 0.2, 1.0, 10.0
+# Number of answers without the job after which it has ended; a job that is being requeued may be missing from one.
+TIMES_GONE = 3
+# Options of sbatch that would break the array.
+OURS = ("--array", "-a", "--wrap", "--wait", "-W", "--parsable", "--test-only", "--output", "-o", "--open-mode")
+
+
+@dataclass(frozen=True)
+class SlurmExecutor:
+    """Submits an array of workers, and waits until all runs have ended. An array that is active is not submitted again.
+
+    Args:
+        workers: number of tasks.
+        options: of the user, for sbatch.
+    """
+
+    workers: int
+    options: tuple[str, ...] = ()
+
+    @property
+    def trains_here(self) -> bool:
+        """See `expertp.study.sweep.Executor`."""
+        return False
+
+    def describe(self, directory: StudyDirectory) -> str:
+        """See `expertp.study.sweep.Executor`."""
+        note = "the time depends on the machines of the cluster; no step was timed here"
+        return "\n".join([note, "", shlex.join(self.command(directory)), "", self.script(directory)])
+
+    def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
+        """See `expertp.study.sweep.Executor`."""
+        job = self._active(directory) or self._submit(directory)
+        look_at, ask_at, times_gone = 0.0, time.monotonic() + ASK_SECONDS, 0
+        while True:
+            time.sleep(POLL_SECONDS)
+            tick()
+            now = time.monotonic()
+            if should_stop():
+                return cancel(job)
+            if now >= look_at:
+                look_at = now + LOOK_SECONDS
+                if directory.settled().has_ended():
+                    return None
+            if now >= ask_at:
+                ask_at = now + ASK_SECONDS
+                times_gone = times_gone + 1 if states_of(job) == {} else 0
+                if times_gone >= TIMES_GONE and not directory.settled().has_ended():
+                    raise RunError(
+                        f"job {job} has ended, but runs are left; its logs in {directory.path / FOLDER} say why; run "
+                        "the same command again to continue"
+                    )
+
+    def command(self, directory: StudyDirectory) -> list[str]:
+        """Return the command that submits the script; options of the user come last, so they count."""
+        folder = directory.path.absolute() / FOLDER
+        missing = sum(result.status not in ENDED for result in directory.results())
+        return [
+            *("sbatch", "--parsable", f"--job-name=expertp-{directory.path.absolute().name}"),
+            f"--array=0-{max(1, min(self.workers, missing)) - 1}",
+            f"--output={str(folder).replace('%', '%%')}/%A_%a.log",
+            *(*self.options, str(folder / SCRIPT_FILE)),
+        ]
+
+    @staticmethod
+    def script(directory: StudyDirectory) -> str:
+        """Return the script of one task."""
+        worker = [sys.executable, "-m", "expertp.study.executors.task", str(directory.path.absolute())]
+        template = files("expertp.study.executors").joinpath(SCRIPT_FILE).read_text(encoding="utf-8")
+        return template.replace("COMMAND", shlex.join(worker))
+
+    def _submit(self, directory: StudyDirectory) -> str:
+        folder = directory.path / FOLDER
+        with exclusive(folder, f"{folder}: another sweep is submitting this study; wait for it"):
+            write_atomically(folder / SCRIPT_FILE, self.script(directory).encode())
+            submitted = run(*self.command(directory))
+            if submitted.returncode != 0:
+                raise InputError(f"sbatch refuses the job: {' '.join(submitted.stderr.split())}; change --sbatch")
+            job = submitted.stdout.strip().partition(";")[0]  # a cluster's name may follow
+            note_job(directory, job)
+        return job
+
+    @staticmethod
+    def _active(directory: StudyDirectory) -> str | None:
+        jobs = jobs_of(directory)
+        if jobs is not None and jobs.states is None:
+            raise RunError(f"SLURM does not answer about job {jobs.job} of this study; try again later")
+        return jobs.job if jobs is not None and jobs.states else None
+
+
+def sbatch_options(text: str) -> tuple[str, ...]:
+    """Return options for sbatch as a list of arguments; no shell reads them.
+
+    >>> sbatch_options("--partition=a100 --comment='two words'")
+    ('--partition=a100', '--comment=two words')
+    """
+    try:
+        options = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(f"--sbatch {shown(text)}: {str(error).lower()}") from None
+    if options and not options[0].startswith("-"):
+        raise InputError(f"--sbatch {shown(text)}: give options, such as --sbatch='--partition=NAME --time=4:00:00'")
+    if taken := [each for each in options if each.partition("=")[0] in OURS]:
+        raise InputError(f"--sbatch: {shown(taken[0])} is set by expertp; leave it out (--workers sets the array)")
+    return options

@@ -1,0 +1,74 @@
+"""What SLURM says about the jobs of a study. STUDY/slurm has the script, the number of the job and one log per task."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from expertp.errors import DamagedError, InputError
+from expertp.study.store import StudyDirectory
+from expertp.util.records import read_record, write_record
+
+FOLDER, RECORD_FILE = "slurm", "job.json"
+# How long cancelled jobs may take to save and end, and how often they are looked at.
+CANCEL_SECONDS, LOOK_SECONDS = 300.0, 1.0
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """slurm/job.json: the last array that was submitted."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A job array: its number, and its tasks that have not ended, by state; None if SLURM does not answer."""
+
+    job: str
+    states: dict[str, int] | None
+
+
+def jobs_of(directory: StudyDirectory) -> Jobs | None:
+    """Return the array that was submitted last for a study; None if there was none."""
+    try:
+        job = read_record(directory.path / FOLDER / RECORD_FILE, JobRecord, "remove it").job
+    except (FileNotFoundError, NotADirectoryError, DamagedError):
+        return None
+    return Jobs(job, states_of(job)) if job.isdecimal() else None
+
+
+def note_job(directory: StudyDirectory, job: str) -> None:
+    """Record the array that was submitted for a study."""
+    write_record(directory.path / FOLDER / RECORD_FILE, asdict(JobRecord(job)))
+
+
+def states_of(job: str) -> dict[str, int] | None:
+    """Return the tasks of an array that have not ended, by state; None if SLURM does not answer."""
+    try:
+        found = run("squeue", "--array", "--noheader", f"--jobs={job}", "--format=%T")
+    except InputError:
+        return None
+    if found.returncode != 0:
+        return {} if "Invalid job id" in found.stderr else None
+    return dict(Counter(found.stdout.split()))
+
+
+def cancel(job: str) -> None:
+    """Cancel an array and wait until its workers have saved and ended."""
+    ends_at = time.monotonic() + CANCEL_SECONDS
+    run("scancel", job)
+    while states_of(job) != {} and time.monotonic() < ends_at:
+        time.sleep(LOOK_SECONDS)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of SLURM."""
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise InputError(
+            f"{command[0]} is not installed here; run the command on a machine of a SLURM cluster"
+        ) from None

@@ -1,0 +1,81 @@
+"""Studies on a real Ray cluster on this machine."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from clusters import parent_of, rows
+from runs import study_tree
+
+from expertp.errors import InputError
+from expertp.study.executors.ray import RayExecutor, _gpus
+from expertp.study.load import build_study
+from expertp.study.spec import StudySpec
+from expertp.study.store import open_study, read_study
+from expertp.study.sweep import sweep
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+TRAIN = {"steps": 100, "eval_every": 100, "checkpoint_seconds": 0.2}
+# Ray lowers the priority of its processes, which then wait for all others of a busy machine.
+RAY = {"RAY_worker_niceness": "0"}
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install 'expertp[ray]' has it")
+def test_a_process_of_ray_that_is_killed_changes_nothing(
+    data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
+) -> None:
+    tree = study_tree(data, grid=(-6,), seeds=(0,), **TRAIN) | {"verdict": None}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(tree))
+    out = tmp_path / "study"
+    command = [sys.executable, "-m", "expertp", "sweep", str(tmp_path / "study.yaml"), "--out", str(out)]
+    command += ["--executor", "ray", "--workers", "2"]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | RAY
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        until, holder = time.monotonic() + 240, None
+        while holder is None and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+            if list(out.glob("runs/*/checkpoints/step-*")):
+                holder = next(iter(read_study(out).running().values()), None)
+        assert holder is not None, process.communicate()
+        killed = parent_of(parent_of(holder.pid))
+        assert b"ray::" in Path(f"/proc/{killed}/cmdline").read_bytes()
+        os.kill(killed, signal.SIGKILL)
+        text, error = process.communicate(timeout=400)
+    assert process.returncode == 0, error
+    assert text.startswith("4 runs: 4 finished")
+    assert rows(out) == quiet(build_study(tree, "study:"))
+
+
+def test_without_ray_the_command_says_what_to_install(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    study = build_study(study_tree(data), "study:")
+    with pytest.raises(InputError, match=r"needs the extra: pip install 'expertp\[ray\]'"):
+        sweep(open_study(tmp_path, study, trains_here=False), RayExecutor(1))
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "gpus"), [("cpu", 8.0, 0), ("auto", 8.0, 1), ("auto", 0.0, 0), ("cuda", 1.0, 1)]
+)
+def test_a_task_asks_for_a_gpu_where_the_study_needs_one(
+    device: str, there: float, gpus: int, data: Path, tmp_path: Path
+) -> None:
+    study = build_study(study_tree(data, device=device), "study:")
+    directory = open_study(tmp_path, study, trains_here=False)
+    assert _gpus(directory, {"CPU": 4.0, "GPU": there}) == gpus
+
+
+def test_a_cluster_without_the_device_is_refused(data: Path, tmp_path: Path) -> None:
+    directory = open_study(tmp_path, build_study(study_tree(data, device="cuda"), "study:"), trains_here=False)
+    with pytest.raises(InputError, match="the Ray cluster has no GPU"):
+        _gpus(directory, {"CPU": 4.0})

@@ -1,0 +1,217 @@
+"""Studies on a real SLURM with two nodes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clusters import Slurm, parent_of, rows
+from runs import study_tree, tiny_study
+
+from expertp.cli.main import main
+from expertp.errors import InputError, RunError
+from expertp.study.executors import slurm as module
+from expertp.study.executors import slurm_jobs
+from expertp.study.executors.slurm import SlurmExecutor, sbatch_options
+from expertp.study.executors.slurm_jobs import jobs_of
+from expertp.study.load import build_study
+from expertp.study.spec import StudySpec
+from expertp.study.store import StudyDirectory, open_study
+from expertp.study.sweep import sweep
+
+Quiet = Callable[[StudySpec], list[dict[str, str]]]
+LONG = {"steps": 100, "eval_every": 100, "checkpoint_seconds": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_SECONDS", 1.0)
+
+
+def four_runs(data: Path, **train: object) -> StudySpec:
+    tree = study_tree(data, grid=(-6,), seeds=(0,), **(LONG | train))
+    return build_study({**tree, "verdict": None}, "study:")
+
+
+def open_elsewhere(path: Path, study: StudySpec) -> StudyDirectory:
+    return open_study(path, study, trains_here=False)
+
+
+class Once:
+    """A tick that does something once, as soon as it can: when a run has a checkpoint. It hastens requeued jobs."""
+
+    def __init__(self, slurm: Slurm, directory: StudyDirectory, act: Callable[[], object]) -> None:
+        self.slurm, self.directory, self.act, self.has_acted = slurm, directory, act, False
+
+    def __call__(self) -> None:
+        if self.has_acted:
+            self.slurm.hasten()
+        if not self.has_acted and list(self.directory.path.glob("runs/*/checkpoints/step-*")):
+            self.has_acted = True
+            self.act()
+
+
+@pytest.mark.heavy
+def test_an_array_over_two_nodes_trains_what_one_process_does(
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    study = tiny_study(data, device="auto")
+    directory = open_elsewhere(tmp_path / "a study", study)
+    nodes, shown = set[str](), dict[str, object]()
+
+    def look() -> None:
+        nodes.update(slurm.ask("squeue", "-h", "-t", "R", "-o", "%N").split())
+        if len(nodes) == 2 and not shown:
+            main(["status", str(directory.path), "--json"])
+            shown.update(json.loads(capsys.readouterr().out)["jobs"])
+
+    results = sweep(directory, SlurmExecutor(2, ("--partition=low",)), tick=look).results
+    assert {result.status for result in results} == {"finished"}
+    assert nodes == {"n1", "n2"}
+    jobs = jobs_of(directory)
+    assert jobs is not None
+    assert shown == {"slurm": jobs.job, "states": {"RUNNING": 2}}
+    assert rows(directory.path) == quiet(study)
+    assert not (directory.path / "runs/.leases").exists()
+    sweep(directory, SlurmExecutor(2))
+    assert jobs_of(directory).job == jobs.job, "nothing is left to submit"
+
+
+@pytest.mark.heavy
+def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_requeued(
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
+) -> None:
+    study = four_runs(data)
+    directory = open_elsewhere(tmp_path, study)
+    # What a preemption with a grace time does: the worker is told, and the job itself is not requeued.
+    tell = Once(slurm, directory, lambda: slurm.ask("scancel", "--signal=TERM", jobs_of(directory).job))
+    sweep(directory, SlurmExecutor(1), tick=tell)
+    assert tell.has_acted
+    assert rows(tmp_path) == quiet(study)
+    (log,) = (tmp_path / "slurm").glob("*.log")
+    assert "Exited with exit code 75" in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_workers(
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
+) -> None:
+    """12 runs on two nodes; a job of higher priority takes both nodes, the controller restarts, a job is killed -9."""
+    study = tiny_study(data, **(LONG | {"steps": 300, "eval_every": 300}))
+    directory = open_elsewhere(tmp_path, study)
+    began, done = time.monotonic(), list[str]()
+
+    def preempt() -> None:
+        slurm.ask("sbatch", "--partition=high", "--array=0-1", "--output=/dev/null", "--wrap=sleep 3")
+        done.append("preempted")
+
+    def restart() -> None:
+        slurm.stop_controller()
+        time.sleep(3)
+        slurm.start_controller()
+        done.append("restarted")
+
+    def kill() -> None:
+        holder = next(iter(directory.settled().running().values()), None)
+        if holder is not None:
+            os.kill(parent_of(holder.pid), signal.SIGKILL)  # first, so that it cannot start another worker
+            os.kill(holder.pid, signal.SIGKILL)
+            done.append("killed")
+
+    def disturb() -> None:
+        if done:
+            slurm.hasten()
+        if not list(tmp_path.glob("runs/*/checkpoints/step-*")):
+            return
+        for place, act in enumerate((preempt, restart, kill)):
+            if len(done) == place and time.monotonic() - began > 25 * place:
+                act()
+                return
+
+    sweep(directory, SlurmExecutor(2), tick=disturb)
+    assert done == ["preempted", "restarted", "killed"]
+    assert rows(tmp_path) == quiet(study)
+
+
+@pytest.mark.slow
+def test_a_study_goes_through_a_time_limit(slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet) -> None:
+    study = four_runs(data, steps=1000, eval_every=1000)
+    directory = open_elsewhere(tmp_path, study)
+    hasten = Once(slurm, directory, lambda: None)
+    sweep(directory, SlurmExecutor(1, sbatch_options("--time=1 --signal=TERM@20")), tick=hasten)
+    assert rows(tmp_path) == quiet(study)
+    (log,) = (tmp_path / "slurm").glob("*.log")
+    assert "Exited with exit code 75" in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_cancels_its_jobs_and_the_same_command_continues(
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
+) -> None:
+    study = four_runs(data)
+    directory = open_elsewhere(tmp_path, study)
+    stop = Once(slurm, directory, lambda: None)
+    sweep(directory, SlurmExecutor(2), should_stop=lambda: stop.has_acted, tick=stop)
+    assert slurm_jobs.states_of(jobs_of(directory).job) == {}
+    assert "unfinished" in {result.status for result in directory.settled().results()}
+    time.sleep(3)
+    assert not slurm.ask("squeue", "-h"), "a cancelled job does not requeue itself"
+    sweep(directory, SlurmExecutor(2))
+    assert rows(tmp_path) == quiet(study)
+
+
+@pytest.mark.heavy
+def test_jobs_that_end_too_early_are_an_error_that_names_their_logs(slurm: Slurm, data: Path, tmp_path: Path) -> None:
+    directory = open_elsewhere(tmp_path, tiny_study(data, device="cuda"))
+    with pytest.raises(RunError, match=r"job \d+ has ended, but runs are left; its logs in .*slurm say why"):
+        sweep(directory, SlurmExecutor(1))
+    (log,) = (tmp_path / "slurm").glob("*.log")
+    assert "expertp: train.device=cuda, but torch finds no CUDA device" in log.read_text()
+
+
+def test_what_sbatch_refuses_is_one_line(slurm: Slurm, data: Path, tmp_path: Path) -> None:
+    directory = open_elsewhere(tmp_path, tiny_study(data))
+    with pytest.raises(InputError, match=r"sbatch refuses the job: .*invalid partition specified: nowhere"):
+        sweep(directory, SlurmExecutor(1, ("--partition=nowhere",)))
+
+
+def test_options_reach_sbatch_as_a_list_that_no_shell_reads(data: Path, tmp_path: Path) -> None:
+    directory = open_elsewhere(tmp_path / "50% of it; rm -rf $HOME", tiny_study(data))
+    options = sbatch_options("--comment='$(touch x)' --time 1")
+    command = SlurmExecutor(99, options).command(directory)
+    assert command[-4:-1] == ["--comment=$(touch x)", "--time", "1"]
+    assert "--array=0-11" in command, "no more tasks than runs"
+    assert any("/50%% of it; rm -rf $HOME/slurm/%A_%a.log" in each for each in command)
+    script = SlurmExecutor.script(directory)
+    assert f"{sys.executable} -m expertp.study.executors.task '{directory.path}' \"slurm-$task\"" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--comment='x", "no closing quotation"),
+        ("partition=a100", "give options, such as"),
+        ("--array=0-99", "'--array=0-99' is set by expertp; leave it out"),
+        ("--time=1 --wrap 'rm -rf /'", "'--wrap' is set by expertp"),
+    ],
+)
+def test_options_that_would_break_the_array_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sbatch_options(text)
+
+
+def test_without_slurm_the_command_says_so(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = open_elsewhere(tmp_path, tiny_study(data))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="sbatch is not installed here"):
+        sweep(directory, SlurmExecutor(1))
+    assert jobs_of(directory) is None
+    slurm_jobs.note_job(directory, "17")
+    assert jobs_of(directory) == slurm_jobs.Jobs("17", None)
