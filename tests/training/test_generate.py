@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
 
 def test_generation_sees_the_logits_that_training_sees(trained):
     loaded = load_model(trained)
-    model, ids = loaded.model, loaded.tokenizer.encode(TEXT)[:24]
+    model, ids = loaded.model.module, loaded.tokenizer.encode(TEXT)[:24]
     assert model.multipliers.logits == 0.5
     targets = [*ids[1:], 0]
     with torch.no_grad():
@@ -50,8 +50,8 @@ def test_bfloat16_logits_are_those_of_a_bfloat16_forward_pass(trained):
     loaded = load_model(trained)._replace(dtype="bfloat16")
     ids = loaded.tokenizer.encode(TEXT)[:24]
     with torch.no_grad(), autocast("bfloat16", "cpu"):
-        hidden = loaded.model.hidden(torch.tensor([ids])).h_BSN
-        expected = loaded.model.logits(hidden[:, -1:])[0, 0]
+        hidden = loaded.model.module.hidden(torch.tensor([ids])).h_BSN
+        expected = loaded.model.module.logits(hidden[:, -1:])[0, 0]
     assert torch.equal(next_logits(loaded, ids), expected)
 
 

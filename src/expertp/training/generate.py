@@ -13,20 +13,22 @@ from torch import Tensor
 from expertp.data import Tokenizer, TokenizerIdentity, load_tokenizer
 from expertp.data.tokenizers import load_gpt2
 from expertp.errors import DamagedError, InputError
-from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype
+from expertp.training.build import build_model
 from expertp.training.checkpoints import newest_weights
-from expertp.training.loop import autocast, build_model
-from expertp.training.resolution import plan_run, resolve_dtype
+from expertp.training.loop import autocast
+from expertp.training.resolution import resolve_dtype
+from expertp.training.run_model import RunModel
 from expertp.training.store import RunDirectory, TokenizerRecord, read_run
 
 
 class LoadedModel(NamedTuple):
     """A trained model on CPU, its tokenizer and its compute dtype."""
 
-    model: MoETransformer
+    model: RunModel
     tokenizer: Tokenizer
     dtype: Dtype
+    context: int
 
 
 def load_model(out: str | Path) -> LoadedModel:
@@ -36,14 +38,15 @@ def load_model(out: str | Path) -> LoadedModel:
     if weights is None:
         raise InputError(f"{out}: has no checkpoint to sample from; train the run up to its first checkpoint")
     tokenizer = _tokenizer(directory)
-    model = build_model(directory.run, plan_run(directory.run), "cpu")
+    model = build_model(directory.run, "cpu")
     try:
-        model.load_state_dict(weights)
+        model.restore(weights)
     except RuntimeError:
         raise DamagedError(
             f"{out}/run.json: damaged (its model is not that of the weights); {directory.remedy}"
         ) from None
-    return LoadedModel(model.eval(), tokenizer, resolve_dtype(directory.run, "cpu"))
+    model.module.eval()
+    return LoadedModel(model, tokenizer, resolve_dtype(directory.run, "cpu"), directory.run.model.context)
 
 
 def _tokenizer(directory: RunDirectory) -> Tokenizer:
@@ -69,11 +72,9 @@ def _identity(record: TokenizerRecord, directory: RunDirectory) -> TokenizerIden
 @torch.no_grad()
 def next_logits(loaded: LoadedModel, ids: Sequence[int]) -> Float[Tensor, "V"]:
     """Return the logits of the next token, given the last `context` ids."""
-    window_BS = torch.tensor([ids[-loaded.model.spec.context :]])
+    window_BS = torch.tensor([ids[-loaded.context :]])
     with autocast(loaded.dtype, "cpu"):
-        h_BSN = loaded.model.hidden(window_BS).h_BSN
-        logits: Tensor = loaded.model.logits(h_BSN[:, -1:])[0, 0]
-    return logits
+        return loaded.model.next_logits(window_BS)[0]
 
 
 def generate(
