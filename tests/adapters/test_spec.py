@@ -85,6 +85,8 @@ def test_counts_are_those_of_the_parameters() -> None:
         ({"model_type": "jamba"}, "model_type 'jamba' is not supported: its state-space"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number of at least 1, not '64'"),
         ({"num_experts_per_tok": 8}, "8 experts per token but only 4 experts"),
+        ({"rope_parameters": {1: 2, "a": 3}}, "hf: has values that a config.json cannot have"),
+        ({"rms_norm_eps": float("nan")}, "hf: has values that a config.json cannot have"),
         ({"max_position_embeddings": 8}, "context=16 is more than max_position_embeddings=8"),
     ],
 )
@@ -111,6 +113,8 @@ def test_sizes_are_not_left_to_defaults() -> None:
             {"hiden_act": "silu"},
             r"hf\.hiden_act: model_type 'olmoe' has no such key; did you mean 'hidden_act",
         ),
+        ("olmoe", {"_attn_implementation": "some/kernel"}, r"hf\._attn_implementation: .* has no such key"),
+        ("olmoe", {"quantization_config": {}}, r"hf\.quantization_config: .* has no such key; remove it"),
         ("olmoe", {"attention_dropout": 0.1}, r"hf\.attention_dropout=0\.1 draws random numbers"),
         ("olmoe", {"hidden_act": "sillu"}, "transformers cannot build the model|transformers rejects it"),
     ],

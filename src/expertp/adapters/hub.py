@@ -18,10 +18,10 @@ from expertp.adapters.families import FAMILIES
 from expertp.adapters.keys import CONFIG_FILE, Keys, check_family, read_keys, size_of
 from expertp.errors import LONGEST_VALUE, InputError, how_to_install, one_line, shortened
 
-# Keys that say how weights are stored, not what the model is.
-NOT_ARCHITECTURE = ("quantization_config", "auto_map")
+# Keys that say how weights are stored or computed, not what the model is. Some make transformers fetch code.
+NOT_ARCHITECTURE = re.compile(r"quantization_config|auto_map|_.*|.*_implementation|use_kernels")
 # Keys of earlier versions of transformers, which it still reads.
-EARLIER_KEYS = frozenset({*NOT_ARCHITECTURE, "rope_theta", "rope_scaling", "torch_dtype"})
+EARLIER_KEYS = frozenset({"rope_theta", "rope_scaling", "torch_dtype"})
 # Tokens of another vocabulary than that of the data; a padding token would have no gradient.
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
@@ -42,7 +42,7 @@ def make_config(keys: Keys, where: str) -> Any:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     try:
-        return AutoConfig.for_model(**{key: value for key, value in keys.items() if key not in NOT_ARCHITECTURE})
+        return AutoConfig.for_model(**{key: value for key, value in keys.items() if _is_architecture(key)})
     except Exception as error:  # transformers validates with errors of several types
         raise InputError(f"{where}: transformers rejects it: {one_line(str(error))}") from None
 
@@ -53,10 +53,20 @@ def known_keys(keys: Keys, where: str) -> frozenset[str]:
     Those are the attributes of its configuration, and names that the code of the family reads beside them.
     """
     default = make_config({"model_type": keys["model_type"]}, where)
-    place = type(default).__module__
-    modules = [importlib.import_module(name) for name in (place, place.replace(".configuration_", ".modeling_"))]
-    words = set(re.findall(r"\w+", "".join(map(inspect.getsource, modules))))
-    return frozenset(key for key in keys if key in EARLIER_KEYS or hasattr(default, key) or key in words)
+    words = EARLIER_KEYS | _words_of(type(default).__module__)
+    return frozenset(key for key in keys if (hasattr(default, key) or key in words) and _is_architecture(key))
+
+
+@lru_cache(maxsize=64)
+def _words_of(configuration: str) -> frozenset[str]:
+    """Return the words in the code of a family, given the module of its configuration."""
+    places = (configuration, configuration.replace(".configuration_", ".modeling_"))
+    code = "".join(inspect.getsource(importlib.import_module(place)) for place in places)
+    return frozenset(re.findall(r"\w+", code))
+
+
+def _is_architecture(key: str) -> bool:
+    return NOT_ARCHITECTURE.fullmatch(key) is None
 
 
 def training_config(keys: Keys) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from expertp.adapters.keys import SIZE_KEYS, check_family, grown_keys, read_keys, size_of
 from expertp.spec import Counts, Model
@@ -31,7 +31,16 @@ def _from_file(value: object) -> object:
     return {key: each for key, each in keys.items() if key in known}
 
 
-Configuration = Annotated[dict[str, Any], BeforeValidator(_from_file)]
+def _is_plain(keys: dict[str, Any]) -> dict[str, Any]:
+    """Refuse values that a config.json could not have."""
+    try:
+        json.dumps(keys, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("has values that a config.json cannot have; give numbers, texts, lists and mappings") from None
+    return keys
+
+
+Configuration = Annotated[dict[str, Any], BeforeValidator(_from_file), AfterValidator(_is_plain)]
 
 
 class HFModelSpec(Model):
