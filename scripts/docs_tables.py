@@ -17,6 +17,7 @@ from typing import Literal, get_args, get_origin
 
 from expertp.adapters.families import FAMILIES, REFUSED
 from expertp.adapters.family import Family
+from expertp.adapters.spec import HFModelSpec
 from expertp.errors import InputError
 from expertp.plan import constant_names
 from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
@@ -43,6 +44,11 @@ FORWARD_PLACES = {
 }
 AS_IN_EXPERTP = "·"
 EXTRACT = ("embedding", "router", "expert_up", "expert_down")
+NATIVE = (
+    "For [models of transformers](any_model.md) only: the init of the family's own code, with `initializer_range` at "
+    "`sigma`, and `eta`, `lambda` and `eps` for all tensors. There are no multipliers. Norms and biases have no weight "
+    "decay."
+)
 BLOCK = re.compile(
     r"(?P<begin>^<!-- (?P<name>[a-z-]+):begin -->\n).*?(?P<end>^<!-- (?P=name):end -->$)", re.MULTILINE | re.DOTALL
 )
@@ -73,6 +79,9 @@ def rule_set_tables() -> str:
         if rules is EXPERTP:
             continue
         parts.append(f"`rules: {name}`")
+        if rules.is_native:
+            parts.append(NATIVE)
+            continue
         different = _different_rows(rules)
         parts.append(markdown_table(RULE_COLUMNS, different) if different else "All groups: as in `expertp`.")
         forward = [
@@ -220,6 +229,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "constants": constants_table,
     "hps": lambda: options_table(BaseHPs),
     "model": lambda: options_table(ModelSpec),
+    "hf-model": lambda: options_table(HFModelSpec),
     "train": lambda: options_table(TrainSpec),
     "study": lambda: options_table(StudySpec),
     "axis": lambda: options_table(AxisSpec),

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-ANSWERS = re.findall(r"^\*\*(.+?)\*\*(.+?)(?=^\*\*|\Z)", PAGE.partition("## Three questions")[2], re.M | re.S)
+ANSWERS = re.findall(r"^\*\*(.+?)\*\*(.+?)(?=^\*\*|\Z)", PAGE.partition("## Four questions")[2], re.M | re.S)
 
 
 def test_the_map_has_every_room() -> None:
@@ -19,7 +19,7 @@ def test_the_map_has_every_room() -> None:
 
 
 def test_there_are_three_answers() -> None:
-    assert len(ANSWERS) == 3
+    assert len(ANSWERS) == 4
 
 
 @pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=[question for question, _ in ANSWERS])
@@ -37,6 +37,6 @@ def test_an_answer_names_files_and_what_stands_in_them(question: str, answer: st
 def test_every_function_of_the_data_path_is_public() -> None:
     import expertp
 
-    path = PAGE.partition("## The way of the data")[2].partition("## Three questions")[0]
+    path = PAGE.partition("## The way of the data")[2].partition("## Four questions")[0]
     functions = set(re.findall(r"^(\w+)\(", path, re.M)) - {"expand"}
     assert functions <= set(expertp.__all__)

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from expertp.study.cells import expand
+from expertp.study.load import load_study
+from expertp.training.build import check_model
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
@@ -55,6 +59,15 @@ def test_hf_plain_loop(tmp_path):
     losses = [float(line.split()[3]) for line in output_of("hf_plain_loop.py", str(tmp_path)).splitlines()]
     assert losses[-1] < losses[0] - 1
     assert (tmp_path / "expertp.json").exists()
+
+
+def test_hf_study_has_the_three_arms_and_can_be_planned():
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
+    study = load_study(EXAMPLES / "hf_study.yaml")
+    runs = {(cell.size.model, cell.arm): cell.run for cell in expand(study)}
+    assert {arm.name for _, arm in runs} == {"expertp", "native", "sp"}
+    for run in runs.values():
+        check_model(run, "cpu")
 
 
 @pytest.mark.heavy

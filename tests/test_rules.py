@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from expertp.errors import InputError
 from expertp.plan import GROUPS, Group, Plan, plan
-from expertp.rules import D_HEAD, EXPERTP, KV, RULE_SETS, E, L, Monomial, N, N_gamma, R, a
+from expertp.rules import D_HEAD, EXPERTP, KV, ONE, RULE_SETS, E, L, Monomial, N, N_gamma, R, a
 from expertp.spec import BaseHPs, ModelSpec
 
 RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")
@@ -280,11 +281,19 @@ def test_only_the_eps_of_values_depends_on_their_width(group: str) -> None:
     assert (row.eps is not None and row.eps.power_of(KV) == -1) == (group in ("attn_v", "attn_v_bias"))
 
 
-@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("rules", [*RULES, "native"])
 def test_every_rule_set_covers_every_group(rules: str) -> None:
-    assert set(RULE_SETS) == set(RULES)
+    assert set(RULE_SETS) == {*RULES, "native"}
     assert set(RULE_SETS[rules].rows) == set(EXPERTP_ROWS)
     assert set(GROUPS) <= set(EXPERTP_ROWS)
+
+
+def test_native_rules_have_no_multiplier_and_are_of_other_families() -> None:
+    rules = RULE_SETS["native"]
+    assert all(row.lr == ONE and row.init in (ONE, None) and row.eps in (ONE, None) for row in rules.rows.values())
+    assert set(vars(rules.forward).values()) == {ONE}
+    with pytest.raises(InputError, match="native is the init of a model of transformers; use sp"):
+        plan(model := ModelSpec(n_embd=64, n_layer=2, n_exp=4), model, BaseHPs(lr=0.01, rules="native"))
 
 
 @pytest.mark.parametrize("group", EXPERTP_ROWS)

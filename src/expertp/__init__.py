@@ -7,6 +7,7 @@ The public names of the three parts, plan, study and theory. Names that need tor
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from expertp.adapters.spec import HFModelSpec  # a kind of model: sections of files may have it
 from expertp.config import load_base, load_run, load_target
 from expertp.errors import InputError
 from expertp.plan import Plan, plan
@@ -63,6 +64,7 @@ _LAZY = {
 __all__ = [
     "Adapted",
     "BaseHPs",
+    "HFModelSpec",
     "InputError",
     "MoETransformer",
     "ModelSpec",

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 
 from expertp.errors import LONGEST_VALUE, InputError, did_you_mean, printable, shortened, shown
-from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
+from expertp.spec import BaseHPs, Model, ModelSpec, RunSpec, Spec, TrainSpec
 from expertp.util.plain_yaml import LARGEST_YAML, NOT_YAML, read_yaml
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -101,7 +101,7 @@ def run_from_dict(tree: Mapping[str, Any], where: str) -> RunSpec:
         if section not in tree:
             raise InputError(f"{where}: section '{section}:' is missing; a run file has `model:`, `hps:` and `train:`")
     # Validate section by section first, so that an error names the section in the file.
-    sections: dict[str, type[Spec]] = {"model": ModelSpec, "base": ModelSpec, "hps": BaseHPs, "train": TrainSpec}
+    sections: dict[str, type[Spec]] = {"model": Model, "base": Model, "hps": BaseHPs, "train": TrainSpec}
     for section, spec in sections.items():
         if section in tree:
             build(spec, tree[section], f"{where}: {section}")
@@ -126,6 +126,7 @@ def build(spec: type[SpecT], data: object, where: str) -> SpecT:
     Traceback (most recent call last):
     expertp.errors.InputError: model.n_embed: unknown key; did you mean 'n_embd'?
     """
+    spec = spec.kind_of(data)
     if isinstance(data, Mapping):
         data = _renamed(data, spec.earlier_names)
     _check_keys(spec, data, where)
@@ -200,7 +201,7 @@ def _read_text(path: Path) -> str:
 
 def _anchored(spec: type[Spec], tree: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Return a tree in which paths are absolute; relative ones start at `directory`, whose links are not followed."""
-    anchored = dict(tree)
+    anchored, spec = dict(tree), spec.kind_of(tree)
     for name, value in tree.items():
         field = spec.model_fields.get(name)
         inner = _spec_in(field.annotation) if field else None
@@ -271,7 +272,7 @@ def _has_keys(kind: object) -> bool:
 def _keys_of(kind: object) -> Iterable[str]:
     """Return the keys that a section of this type may contain, where they are known."""
     if (spec := _spec_in(kind)) is not None:
-        return spec.model_fields
+        return spec.kind_of({}).model_fields
     names = get_args(kind)[0] if get_origin(kind) is dict else None
     return get_args(names) if get_origin(names) is Literal else ()
 
@@ -279,6 +280,7 @@ def _keys_of(kind: object) -> Iterable[str]:
 def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], text: str) -> dict[str, Any]:
     """Return the changed fields of a section; `constants.router_lr=1/16` changes one entry of `constants`."""
     field, dot, inner_key = key.partition(".")
+    spec = spec.kind_of(before)
     if field not in spec.model_fields:
         raise InputError(f"{shown(text)}: {_unknown(field, spec.model_fields, 'key')}")
     if not dot:
@@ -295,6 +297,7 @@ def _changed(before: Mapping[str, Any], key: str, value: Any, spec: type[Spec], 
 def _check_keys(spec: type[Spec], data: object, where: str) -> None:
     if not isinstance(data, Mapping):
         raise InputError(f"{_place(where)}: expected keys and values, found {type(data).__name__}")
+    spec = spec.kind_of(data)
     for key, value in data.items():
         field = spec.model_fields.get(str(key))
         if str(key) in spec.earlier_fields:

@@ -19,7 +19,7 @@ from expertp.rules import (
     Row,
     RuleSet,
 )
-from expertp.spec import BaseHPs, Counts, ModelSpec, RuleSetName
+from expertp.spec import BaseHPs, Counts, Model, ModelSpec, RuleSetName
 
 # Parameter groups of the reference model, in forward order. The rules have more groups, for other architectures.
 GROUPS = (
@@ -124,13 +124,11 @@ def plan(
     0.0025
     """
     _check_comparable(base, target, allow_kappa_change)
-    rules = RULE_SETS[hps.rules]
-    multipliers = Multipliers(
-        width=target.n_embd / base.n_embd,
-        depth=target.n_layer / base.n_layer,
-        experts=target.n_exp / base.n_exp,
-        alpha=target.alpha_ffn / base.alpha_ffn,
-    )
+    rules, multipliers = RULE_SETS[hps.rules], multipliers_of(base, target)
+    if rules.is_native:
+        raise InputError(
+            f"hps.rules={hps.rules} is the init of a model of transformers; use sp for the reference model"
+        )
     values = _symbol_values(multipliers, target, hps.gamma)
     constants = resolve_constants(hps.constants)
     longer = relative_steps(hps, steps)
@@ -146,6 +144,16 @@ def plan(
         },
         forward=forward_multipliers(rules, hps, values, target),
         counts=target.counts(),
+    )
+
+
+def multipliers_of(base: Model, target: Model) -> Multipliers:
+    """Return the sizes of a target relative to a base of the same kind."""
+    return Multipliers(
+        width=target.n_embd / base.n_embd,
+        depth=target.n_layer / base.n_layer,
+        experts=target.n_exp / base.n_exp,
+        alpha=target.alpha_ffn / base.alpha_ffn,
     )
 
 

@@ -131,10 +131,14 @@ class ForwardRules:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """One parameterization: a row per parameter group, and the forward multipliers."""
+    """One parameterization: a row per parameter group, and the forward multipliers.
+
+    With `is_native`, the init of a tensor is that of its family's own code, for models of other families.
+    """
 
     rows: Mapping[str, Row]
     forward: ForwardRules
+    is_native: bool = False
 
 
 def _vector(eps: Monomial, eps_paper: Monomial, where: str, start: str = "zero") -> Row:
@@ -222,6 +226,8 @@ NO_MEAN = replace(
     EXPERTP, forward=replace(EXPERTP.forward, moe_output=E / N_ACT)
 )  # n_act of the base: n_act grows like E
 NO_ALPHA = _with_init(EXPERTP, DOWN_PROJECTIONS, init=N**-HALF, lr=1 / N)
+# What a family of models does without a plan: its own init, one learning rate for all tensors, no multipliers.
+NATIVE = RuleSet(_PLAIN.rows, ForwardRules(ONE, ONE, ONE, ONE), is_native=True)
 
 RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "expertp": EXPERTP,
@@ -232,6 +238,7 @@ RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "no_depth": NO_DEPTH,
     "no_mean": NO_MEAN,
     "no_alpha": NO_ALPHA,
+    "native": NATIVE,
 }
 
 # Constant multipliers do not depend on scale. Names are FAMILY_lr and FAMILY_init; a family is one or more groups.

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    WrapValidator,
+    model_validator,
+)
 
 from expertp.errors import shown
 from expertp.util.text import count
 
-RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha"]
+RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha", "native"]
 EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]
@@ -102,6 +111,12 @@ class Spec(BaseModel):
                 raise ValueError(f"{key} has {shown(too_large)}; give at most {LARGEST_INTEGER}")
         return data
 
+    @classmethod
+    def kind_of(cls, data: object) -> type[Self]:
+        """Return the type that reads some plain values: this one, unless a type has several kinds."""
+        del data
+        return cls
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields replaced, validated again.
 
@@ -128,8 +143,111 @@ class Counts:
     paper_active: int
 
 
-class ModelSpec(Spec):
-    """Shape of one model.
+class Model(Spec):
+    """A model that can be counted and grown along axes: the reference model (`ModelSpec`), or one of another family.
+
+    A kind of model is a subclass. Files tell kinds apart by a key that only one of them has, its `marker`.
+    """
+
+    marker: ClassVar[str] = ""
+    # Libraries beside torch on which the numbers of a model depend.
+    libraries: ClassVar[tuple[str, ...]] = ()
+    kinds: ClassVar[dict[str, type[Model]]] = {}
+
+    if TYPE_CHECKING:  # every kind has these; pydantic does not let a field take the place of a property
+
+        @property
+        def n_embd(self) -> int:
+            """Width of the residual stream."""
+
+        @property
+        def n_layer(self) -> int:
+            """Depth."""
+
+        @property
+        def n_exp(self) -> int:
+            """Experts per layer."""
+
+        @property
+        def n_act(self) -> int:
+            """Experts per token."""
+
+        @property
+        def alpha_ffn(self) -> float:
+            """Hidden units of an expert divided by the width."""
+
+        @property
+        def n_hid(self) -> int:
+            """Hidden units of one expert."""
+
+        @property
+        def vocab_size(self) -> int:
+            """Rows of the embedding."""
+
+        @property
+        def context(self) -> int:
+            """Tokens per sequence."""
+
+        @property
+        def is_moe(self) -> bool:
+            """Whether the feed-forward layers have experts."""
+
+        @property
+        def variant(self) -> str:
+            """What a model is beside its sizes, in a word; empty for the reference model of the paper."""
+
+        def grown(self, **sizes: Any) -> Self:
+            """Return the model with other sizes: n_embd, n_layer, n_exp, n_act or alpha_ffn."""
+
+        def counts(self) -> Counts:
+            """Count parameters."""
+
+        def flops_per_token(self) -> int:
+            """Return training FLOPs per token, forward and backward."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Register a kind of model."""
+        super().__pydantic_init_subclass__(**options)
+        Model.kinds[cls.marker] = cls
+
+    @classmethod
+    def kind_of(cls, data: object) -> type[Self]:
+        """Return the kind of model that a section describes; the reference model has no marker."""
+        if cls is not Model:
+            return cls
+        markers = data.keys() & Model.kinds.keys() if isinstance(data, Mapping) else set()
+        return Model.kinds[min(markers, default="")]  # type: ignore[return-value]
+
+    @property
+    def kappa(self) -> Fraction:
+        """Sparsity: the fraction of experts that are active per token."""
+        return Fraction(self.n_act, self.n_exp)
+
+    def describe(self) -> str:
+        """Return the shape and the parameter counts in one line.
+
+        >>> ModelSpec(n_embd=512, n_layer=8, n_exp=4, n_act=1).describe()
+        'n_embd 512, n_layer 8, E4A1, alpha_ffn 1: 51.5M parameters, 38.9M active'
+        """
+        counts = self.counts()
+        ffn = f"E{self.n_exp}A{self.n_act}" if self.is_moe else "dense"
+        return (
+            f"n_embd {self.n_embd}, n_layer {self.n_layer}, {ffn}, alpha_ffn {self.alpha_ffn:g}: "
+            f"{count(counts.total)} parameters, {count(counts.active)} active"
+        )
+
+
+def _of_its_kind(data: Any, validate: Callable[[Any], Any]) -> Any:
+    return Model.kind_of(data).model_validate(data) if isinstance(data, Mapping) else validate(data)
+
+
+# A field that holds a model of any kind.
+AnyModel = Annotated[SerializeAsAny[Model], WrapValidator(_of_its_kind)]
+
+
+class ModelSpec(Model):
+    """Shape of one reference model.
 
     Paper: Section 3.1 and appendix A.
 
@@ -177,11 +295,6 @@ class ModelSpec(Spec):
         return self
 
     @property
-    def kappa(self) -> Fraction:
-        """Sparsity: the fraction of experts that are active per token."""
-        return Fraction(self.n_act, self.n_exp)
-
-    @property
     def n_hid(self) -> int:
         """Hidden units of one expert, or of the dense FFN."""
         return round(self.alpha_ffn * self.n_embd)
@@ -191,18 +304,19 @@ class ModelSpec(Spec):
         """Attention heads; their number grows with width at fixed d_head."""
         return self.n_embd // self.d_head
 
-    def describe(self) -> str:
-        """Return the shape and the parameter counts in one line.
+    @property
+    def is_moe(self) -> bool:
+        """Whether the feed-forward layers have experts."""
+        return self.ffn == "moe"
 
-        >>> ModelSpec(n_embd=512, n_layer=8, n_exp=4, n_act=1).describe()
-        'n_embd 512, n_layer 8, E4A1, alpha_ffn 1: 51.5M parameters, 38.9M active'
-        """
-        counts = self.counts()
-        ffn = f"E{self.n_exp}A{self.n_act}" if self.ffn == "moe" else "dense"
-        return (
-            f"n_embd {self.n_embd}, n_layer {self.n_layer}, {ffn}, alpha_ffn {self.alpha_ffn:g}: "
-            f"{count(counts.total)} parameters, {count(counts.active)} active"
-        )
+    @property
+    def variant(self) -> str:
+        """The gate, where it is not the paper's."""
+        return "softmax" if self.gate == "softmax" and self.is_moe else ""
+
+    def grown(self, **sizes: Any) -> Self:
+        """Return the model with other sizes: n_embd, n_layer, n_exp, n_act or alpha_ffn."""
+        return self.replace(**sizes)
 
     def dense_twin(self) -> ModelSpec:
         """Return the dense model with the same active shape: one FFN as wide as all active experts together."""
@@ -329,8 +443,8 @@ class TrainSpec(Spec):
 class RunSpec(Spec):
     """One training run: the model, the base model, the base's hyperparameters, and the training settings."""
 
-    base: ModelSpec
-    model: ModelSpec
+    base: AnyModel
+    model: AnyModel
     hps: BaseHPs
     train: TrainSpec
     allow_kappa_change: bool = Field(False, description="permit a sparsity other than the base's (negative control)")

@@ -8,19 +8,15 @@ import torch
 
 from expertp.bench.data import compare_preparing
 from expertp.bench.experts import SHAPES, Shape, bmm_experts, compare_experts
-from expertp.bench.generation import Text, compare_generation, generate_afresh
+from expertp.bench.generation import Text, compare_generation, generate_afresh, untrained
 from expertp.bench.step import compare_steps
 from expertp.bench.study import compare_workers
 from expertp.bench.timing import describe_machine, interleaved
 from expertp.cli.main import main
-from expertp.data.tokenizers import load_bytes
-from expertp.model import MoETransformer
 from expertp.model.experts import loop_experts
 from expertp.model.router import Routing
-from expertp.plan import plan
-from expertp.spec import BaseHPs, ModelSpec
-from expertp.training.generate import LoadedModel, Sampling, generate
-from expertp.training.optim import init_parameters
+from expertp.spec import ModelSpec
+from expertp.training.generate import Sampling, generate
 
 SMALL = Shape(4, 2, 0.5)
 
@@ -75,10 +71,7 @@ def test_both_ways_of_generation_say_the_same_and_the_ratio_is_true():
     case = compare_generation(Text("small", model, tokens=6), rounds=1)
     assert case.vs_afresh == pytest.approx(case.ms["cached"] / case.ms["afresh"], rel=0.02, abs=1e-3)
     assert (case.name, case.context, case.tokens) == ("small", 16, 6)
-    planned = plan(model, model, BaseHPs(lr=0.01))
-    network = MoETransformer(model, planned.forward)
-    init_parameters(network, planned, seed=0)
-    loaded = LoadedModel(network.double(), load_bytes(), "float64")
+    loaded = untrained(model, "float64")
     cached = [token for (token,) in generate(loaded, [1, 2, 3], 9, Sampling(temperature=0))]
     assert generate_afresh(loaded, [1, 2, 3], 9) == cached
 

@@ -184,8 +184,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("hps.gamma=0.25", "hps.gamma: input should be greater than or equal to 0.5, not 0.25"),
         (
             "hps.rules=expert",
-            "hps.rules: input should be 'expertp', 'sp', 'mup', 'completep', 'fan_in_down', 'no_depth', 'no_mean' or "
-            "'no_alpha'",
+            "hps.rules: input should be 'expertp', 'sp', 'mup', 'completep', 'fan_in_down', 'no_depth', 'no_mean', "
+            "'no_alpha' or 'native'",
         ),
         ("hps.decay=tau", "hps.tuned_steps is missing"),
         ("hps.constants=most", "hps.constants: input should be 'ones' or 'paper', not 'most'"),

@@ -38,7 +38,6 @@ from expertp.study.cells import sizes
 from expertp.study.load import build_study, load_study
 from expertp.study.spec import StudySpec
 from expertp.training.loop import TrainingLoop
-from expertp.training.probes import CoordinateProbe
 from scripts.docs_tables import markdown_table
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -81,24 +80,24 @@ def table_of(slope_of: dict[tuple[str, str], float], study: StudySpec, noise: fl
 def test_a_probed_run_trains_as_one_that_nobody_looks_at(dataset: Dataset) -> None:
     run = tiny_run(dataset.path, model={"linear_bias": True})
     plain, watched = (TrainingLoop(run, dataset, "cpu") for _ in range(2))
-    probe = CoordinateProbe(watched.model, torch.arange(32).view(2, 16))
+    probe = watched.model.probe(torch.arange(32).view(2, 16))
     for _ in range(4):
-        probe.measure(watched.model)
+        probe.measure()
         assert watched.step().loss == plain.step().loss
     assert all(torch.equal(value, plain.weights()[name]) for name, value in watched.weights().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.model.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.model.module.modules())
 
 
 @pytest.mark.parametrize("model", [{"linear_bias": True}, {"tied_embeddings": False}, {"gate": "softmax"}])
 def test_sizes_are_those_of_a_computation_by_hand(dataset: Dataset, model: dict[str, object]) -> None:
     loop = TrainingLoop(tiny_run(dataset.path, model={"n_layer": 1, **model}), dataset, "cpu")
     tokens = torch.arange(32).view(2, 16)
-    probe = CoordinateProbe(loop.model, tokens)
+    probe = loop.model.probe(tokens)
     before, first = _by_hand(loop, tokens), {name: value.clone() for name, value in loop.weights().items()}
     for _ in range(3):
         loop.step()
     now, last = _by_hand(loop, tokens), loop.weights()
-    sizes = probe.measure(loop.model)
+    sizes = probe.measure()
 
     def rms(values: torch.Tensor) -> float:
         return values.square().mean().sqrt().item()
@@ -127,7 +126,7 @@ def test_sizes_are_those_of_a_computation_by_hand(dataset: Dataset, model: dict[
 @torch.no_grad()
 def _by_hand(loop: TrainingLoop, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return activations of a model with one block, computed from its modules."""
-    model = loop.model
+    model = loop.model.module
     embedded = model.token(tokens) + model.position.weight[: tokens.shape[1]]
     block = model.blocks[0]
     stream = embedded + block.residual * block.attn(block.attn_norm(embedded))
@@ -141,18 +140,18 @@ def test_the_two_updates_add_up_to_the_change(dataset: Dataset) -> None:
     """With one token there is one vector per module, and |a + b| lies between ||a| - |b|| and |a| + |b|."""
     loop = TrainingLoop(tiny_run(dataset.path, model={"n_layer": 1}), dataset, "cpu")
     tokens = torch.zeros(1, 1, dtype=torch.int64)
-    probe = CoordinateProbe(loop.model, tokens)
-    start = probe.measure(loop.model)
+    probe = loop.model.probe(tokens)
+    start = probe.measure()
     assert all(size == 0 for (_, quantity), size in start.items() if quantity != "size")
     loop.step()
-    sizes = probe.measure(loop.model)
+    sizes = probe.measure()
     for module in ("attn_q", "attn_v", "attn_o", "router", "logits"):
         change = abs(sizes[module, "size"] - start[module, "size"])
         assert 0 < change <= (sizes[module, "effective"] + sizes[module, "propagated"]) * (1 + 1e-5)
 
 
 def modules_of(model: ModelSpec) -> list[str]:
-    absent = ("ffn_",) if model.ffn == "moe" else ("router", "expert_", "moe_")
+    absent = ("latent_", "dense_", "shared_", *(("ffn_",) if model.ffn == "moe" else ("router", "expert_", "moe_")))
     return [module for module in EXPECTED if not module.startswith(absent)]
 
 
@@ -183,6 +182,7 @@ def test_the_expected_slopes_are_those_of_the_rules(dataset: Dataset) -> None:
         return expected_slopes(getattr(EXPECTED[module], check), study.base, sizes(study, axis), study.hps)
 
     assert slopes("router", "init", "width") == slopes("router", "propagated", "width") == (-0.5, -0.5)
+    assert slopes("shared_gate", "init", "width") == (-0.5, -0.5)
     assert slopes("expert_down", "init", "alpha") == (-0.5, -0.5)
     assert slopes("moe_output", "init", "experts") == slopes("moe_output", "init", "alpha") == (-0.5, -0.5)
     assert slopes("moe_output", "init", "all") == pytest.approx((-1 / 3, -1 / 3))  # m_N m_E m_a = 8, (m_a K)^-1/2 = 1/2
@@ -194,6 +194,7 @@ def test_the_expected_slopes_are_those_of_the_rules(dataset: Dataset) -> None:
     exceptions = {
         ("router", "size", "width"), ("router", "propagated", "width"), ("logits", "propagated", "width"),
         ("expert_down", "propagated", "alpha"), ("ffn_down", "propagated", "alpha"),
+        ("shared_gate", "size", "width"), ("shared_gate", "propagated", "width"),
         ("attn_o", "size", "width"), ("attn_o", "effective", "width"), ("attn_o", "propagated", "width"),
     }  # fmt: skip
     for module, expected in EXPECTED.items():

@@ -6,7 +6,7 @@ from runs import tiny_run
 
 from expertp.cli.main import main
 from expertp.data import PrepareOptions, prepare
-from expertp.training.generate import Sampling, generate, generate_text, load_model, next_logits, prepare_weights
+from expertp.training.generate import Sampling, generate, generate_text, load_model, next_logits
 from expertp.training.loop import autocast
 from expertp.training.train import train
 
@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
 
 def test_generation_sees_the_logits_that_training_sees(trained):
     loaded = load_model(trained)
-    model, ids = loaded.model, loaded.tokenizer.encode(TEXT)[:24]
+    model, ids = loaded.model.module, loaded.tokenizer.encode(TEXT)[:24]
     assert model.multipliers.logits == 0.5
     targets = [*ids[1:], 0]
     with torch.no_grad():
@@ -51,11 +51,11 @@ def test_bfloat16_logits_are_those_of_a_bfloat16_forward_pass(trained):
     loaded = load_model(trained)._replace(dtype="bfloat16")
     ids = loaded.tokenizer.encode(TEXT)[:24]
     with torch.no_grad(), autocast("bfloat16", "cpu"):
-        hidden = loaded.model.hidden(torch.tensor([ids])).h_BSN
-        expected = loaded.model.logits(hidden[:, -1:])[:, 0]
-    prepare_weights(loaded.model, "bfloat16")
-    assert loaded.model.blocks[0].ffn.experts.up.dtype == torch.bfloat16
-    assert loaded.model.blocks[0].ffn.router.weight.dtype == torch.float32
+        hidden = loaded.model.module.hidden(torch.tensor([ids])).h_BSN
+        expected = loaded.model.module.logits(hidden[:, -1:])[:, 0]
+    loaded.model.prepare_generation("bfloat16")
+    assert loaded.model.module.blocks[0].ffn.experts.up.dtype == torch.bfloat16
+    assert loaded.model.module.blocks[0].ffn.router.weight.dtype == torch.float32
     assert torch.equal(next_logits(loaded, torch.tensor([ids])), expected)
 
 
@@ -101,7 +101,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
 def test_a_text_beyond_the_context_is_that_of_the_last_tokens_and_the_command_says_so(trained, capsys):
     """Up to the context with the cache, then without: each token is the most likely one after the window before it."""
     loaded = load_model(trained)
-    loaded.model.double()
+    loaded.model.module.double()
     loaded = loaded._replace(dtype="float64")
     prompt = loaded.tokenizer.encode("the cat sat")
     ids = [*prompt, *(token for (token,) in generate(loaded, prompt, 40, Sampling(temperature=0)))]
@@ -116,7 +116,7 @@ def test_a_text_beyond_the_context_is_that_of_the_last_tokens_and_the_command_sa
 
 def test_logits_within_the_context_are_those_without_the_cache(trained):
     loaded = load_model(trained)
-    loaded.model.double()
+    loaded.model.module.double()
     loaded = loaded._replace(dtype="float64")
     cache = loaded.model.empty_cache()
     ids = torch.tensor([loaded.tokenizer.encode(TEXT)[:24]])

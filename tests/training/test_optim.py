@@ -107,7 +107,7 @@ def test_adam_moves_each_group_by_its_own_lr():
     the_plan = planned(constants="paper")
     model = built(the_plan)
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
-    optimizer = adamw(model, the_plan)
+    optimizer = adamw(param_groups(model, the_plan))
     assert all(group["fused"] for group in optimizer.param_groups)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -143,7 +143,7 @@ def test_schedules_have_their_shapes():
 
 def test_factors_keep_the_ratios_between_groups():
     the_plan = planned(constants="paper")
-    optimizer = adamw(built(the_plan), the_plan)
+    optimizer = adamw(param_groups(built(the_plan), the_plan))
     for factor in (0.1, 0.7, 0.1):
         set_lr_factor(optimizer, factor)
         for group in optimizer.param_groups:

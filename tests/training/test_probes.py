@@ -89,9 +89,9 @@ def test_looking_at_gradients_does_not_change_training(dataset):
 
 def test_gradient_rms_is_over_all_entries_of_a_group(dataset):
     loop = TrainingLoop(run_of({}, dataset), dataset, "cpu")
-    for parameter in loop.model.parameters():
+    for parameter in loop.model.module.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    for block in loop.model.blocks[:2]:
+    for block in loop.model.module.blocks[:2]:
         block.attn.o.weight.grad.fill_(3.0)
     assert gradient_rms(loop.model)["attn_o"] == pytest.approx(3 / 2**0.5)
     assert gradient_rms(loop.model)["attn_v"] == 0

@@ -1,5 +1,6 @@
 """adapt(model, base, hps) -> Adapted: the plan's settings for a model of others, whose forward pass stays as it is."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ from expertp.adapters.balance import Balancing, balancing, selection_biases
 from expertp.adapters.describe import describe, family_of
 from expertp.adapters.family import Family, parse_family
 from expertp.adapters.fit import Apply, Fit, TensorPlan, fit
-from expertp.adapters.hub import on_meta, read_config
+from expertp.adapters.hub import on_meta, read_config, with_weights
 from expertp.adapters.roles import clean_name
 from expertp.adapters.tensors import whole, write_
 from expertp.adapters.trainer import load_weights_, make_callback, unwrapped
@@ -29,6 +30,7 @@ from expertp.adapters.verify import (
 )
 from expertp.errors import InputError
 from expertp.model.seeding import generator_of
+from expertp.rules import RULE_SETS
 from expertp.spec import Balance, BaseHPs
 from expertp.util.records import write_record
 
@@ -61,18 +63,31 @@ class Adapted:
     def _planned(self) -> dict[str, TensorPlan]:
         return {tensor.name: tensor for tensor in self.fit.tensors}
 
+    def role_of(self, name: str) -> str:
+        """Return the role of a parameter."""
+        return self._planned[clean_name(name)].role
+
     def init_(self, model: nn.Module, seed: int = 0) -> None:
         """Initialize every parameter in place, before or after sharding; selection biases start at 0.
 
-        Values depend on the seed and the name of a parameter only. They are drawn in float32.
+        Values depend on the seed and the name of a parameter only. They are drawn in float32. With `hps.rules: native`
+        they are those of the family's own init, with `initializer_range` at `hps.init_std`.
         """
+        is_native = RULE_SETS[self.hps.rules].is_native
+        native = self._native_values(model, seed) if is_native else {}
         for tensor, parameter in self._parameters(model):
-            value = torch.full(tensor.shape, tensor.start)
-            if tensor.init_std:
-                value += tensor.init_std * torch.randn(tensor.shape, generator=generator_of(seed, tensor.name))
-            write_(parameter, value)
+            write_(parameter, native[tensor.name] if is_native else _drawn(tensor, seed))
         for module, name in selection_biases(model, self.family.rows).values():
             write_(getattr(module, name), torch.zeros(getattr(module, name).shape))
+
+    def _native_values(self, model: nn.Module, seed: int) -> dict[str, nn.Parameter]:
+        """Return the parameters of a new model, which the code of the family has initialized."""
+        config = getattr(unwrapped(model), "config", None)
+        if config is None:
+            raise InputError("hps.rules=native needs a model of transformers; this module has no init of a family")
+        config = copy.deepcopy(config)
+        config.initializer_range = self.hps.init_std
+        return dict(with_weights(config, seed).named_parameters())
 
     def param_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return torch parameter groups for Adam: one per role and settings.
@@ -130,7 +145,8 @@ class Adapted:
         """Return a context in which loads are counted; call `step` of its value after every optimizer step."""
         if self.fit.bias_lr is None:
             raise InputError(f"'{self.fit.family}' has no selection bias; balance it with its auxiliary loss")
-        return balancing(model, self.family.rows, self.fit.target.n_act, self.fit.bias_lr, rule)
+        target = self.fit.target
+        return balancing(model, self.family.rows, target.n_exp, target.n_act, self.fit.bias_lr, rule)
 
     def save(self, path: str | Path, model: nn.Module) -> None:
         """Write the plan and the fingerprints of all weights as JSON, beside a checkpoint."""
@@ -223,6 +239,14 @@ def adapt(
         describe(base_model, base_family, base_n_act), describe(inner, family, n_act), hps, apply=apply, steps=steps
     )
     return Adapted(planned, family)
+
+
+def _drawn(tensor: TensorPlan, seed: int) -> Tensor:
+    """Return the initial value of a tensor."""
+    value = torch.full(tensor.shape, tensor.start)
+    if tensor.init_std:
+        value += tensor.init_std * torch.randn(tensor.shape, generator=generator_of(seed, tensor.name))
+    return value
 
 
 def _base_model(base: Any) -> nn.Module:

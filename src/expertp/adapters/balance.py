@@ -23,33 +23,20 @@ from expertp.spec import Balance
 OUTSIDE_BACKWARD = -1
 
 
-class Balancing:
-    """Loads of the routers of a model, and updates of their selection biases.
+class LoadCounter:
+    """Tokens per expert of every router of a model, in the order of layers.
 
     Args:
         model: the model; hooks stay on its routers until `close`.
         rows: roles of its parameters.
-        n_act: experts per token.
-        lr: learning rate of the biases.
-        rule: balancing method.
+        n_exp: experts per router.
     """
 
-    def __init__(
-        self, model: nn.Module, rows: Sequence[RoleRow], n_act: int, lr: float, rule: Balance = "proportional"
-    ) -> None:
-        self._n_act, self._lr, self._rule = n_act, lr, rule
-        routers, self._biases = _routers(model, rows), list(selection_biases(model, rows).values())
-        if len(routers) != len(self._biases):
-            raise InputError(f"the model has {len(routers)} routers but {len(self._biases)} selection biases")
-        for module, name in self._biases:
-            _keep_in_float32(module, name)
-        self._names = list(routers)
+    def __init__(self, model: nn.Module, rows: Sequence[RoleRow], n_exp: int) -> None:
+        routers = _routers(model, rows)
+        self.names = list(routers)
         self._counts: dict[str, Tensor] = {}
-        self._last: dict[str, float] = {}
-        self._handles = [
-            router.register_forward_hook(self._hook(name, whole(getattr(*bias)).numel()))
-            for (name, router), bias in zip(routers.items(), self._biases, strict=True)
-        ]
+        self._handles = [router.register_forward_hook(self._hook(name, n_exp)) for name, router in routers.items()]
 
     def _hook(self, name: str, n_exp: int) -> Any:
         """Return a forward hook that counts the tokens per expert."""
@@ -67,33 +54,17 @@ class Balancing:
 
     def loads(self) -> Mapping[str, Tensor]:
         """Return the tokens per expert since the last step, by router, summed over ranks."""
-        missing = [name for name in self._names if name not in self._counts]
+        missing = [name for name in self.names if name not in self._counts]
         if missing:
             raise InputError(f"{missing[0]} saw no token since the last step; run the model in training mode before it")
-        stacked = torch.stack([self._counts[name] for name in self._names])
+        stacked = torch.stack([self._counts[name] for name in self.names])
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(stacked)
-        return dict(zip(self._names, stacked, strict=True))
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Update the selection biases from the loads since the last step; call it once per optimizer step."""
-        loads = self.loads()
-        for (name, load_E), (module, bias) in zip(loads.items(), self._biases, strict=True):
-            tensor = getattr(module, bias)
-            change = bias_update(load_E, self._n_act, self._lr, self._rule)
-            write_(tensor, whole(tensor) + change.reshape(tensor.shape).to(tensor.dtype))
-            self._last[name] = float(load_deviation(load_E, self._n_act).abs().max())
-        self.clear()
+        return dict(zip(self.names, stacked, strict=True))
 
     def clear(self) -> None:
         """Forget the loads since the last step, for a step that the optimizer skipped."""
         self._counts = {}
-
-    @property
-    def max_deviation(self) -> float:
-        """Largest |Load - kappa| over experts and layers, at the last step."""
-        return max(self._last.values(), default=0.0)
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -101,10 +72,68 @@ class Balancing:
             handle.remove()
 
 
+class Balancing(LoadCounter):
+    """Loads of the routers of a model, and updates of their selection biases.
+
+    Args:
+        model: the model; hooks stay on its routers until `close`.
+        rows: roles of its parameters.
+        n_exp: experts per router.
+        n_act: experts per token.
+        lr: learning rate of the biases.
+        rule: balancing method.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rows: Sequence[RoleRow],
+        n_exp: int,
+        n_act: int,
+        lr: float,
+        rule: Balance = "proportional",
+    ) -> None:
+        super().__init__(model, rows, n_exp)
+        self._n_act, self._lr, self._rule = n_act, lr, rule
+        self._biases = list(selection_biases(model, rows).values())
+        if len(self.names) != len(self._biases):
+            raise InputError(f"the model has {len(self.names)} routers but {len(self._biases)} selection biases")
+        for module, name in self._biases:
+            _keep_in_float32(module, name)
+        self._last: dict[str, float] = {}
+
+    @torch.no_grad()
+    def step(self, loads: Mapping[str, Tensor] | None = None) -> None:
+        """Update the selection biases; call it once per optimizer step.
+
+        Args:
+            loads: tokens per expert by router; None: those since the last step.
+        """
+        loads = self.loads() if loads is None else loads
+        for (name, load_E), (module, bias) in zip(loads.items(), self._biases, strict=True):
+            tensor = getattr(module, bias)
+            change = bias_update(load_E, self._n_act, self._lr, self._rule)
+            write_(tensor, whole(tensor) + change.reshape(tensor.shape).to(tensor.dtype))
+            self._last[name] = float(load_deviation(load_E, self._n_act).abs().max())
+        self.clear()
+
+    def bias_ranges(self) -> list[float]:
+        """Return the largest minus the smallest selection bias of every router."""
+        found = [whole(getattr(*place)) for place in self._biases]
+        return [float(bias.max() - bias.min()) for bias in found]
+
+    @property
+    def max_deviation(self) -> float:
+        """Largest |Load - kappa| over experts and layers, at the last step."""
+        return max(self._last.values(), default=0.0)
+
+
 @contextmanager
-def balancing(model: nn.Module, rows: Sequence[RoleRow], n_act: int, lr: float, rule: Balance) -> Iterator[Balancing]:
+def balancing(
+    model: nn.Module, rows: Sequence[RoleRow], n_exp: int, n_act: int, lr: float, rule: Balance
+) -> Iterator[Balancing]:
     """Count loads inside the `with` block."""
-    balance = Balancing(model, rows, n_act, lr, rule)
+    balance = Balancing(model, rows, n_exp, n_act, lr, rule)
     try:
         yield balance
     finally:

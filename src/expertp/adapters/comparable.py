@@ -18,7 +18,7 @@ ARCHITECTURE_KEYS = (
 )
 
 
-def check_comparable(base: Description, target: Description, hps: BaseHPs) -> None:
+def check_comparable(base: Description, target: Description, hps: BaseHPs, allow_kappa_change: bool = False) -> None:
     """Raise an error unless base and target are sizes of one architecture."""
     if base.family.model_type != target.family.model_type:
         raise InputError(
@@ -29,7 +29,7 @@ def check_comparable(base: Description, target: Description, hps: BaseHPs) -> No
         raise InputError("hps.residual=absolute would change the base, whose forward pass is fixed; use relative")
     _check_parameters(base, target)
     _check_heads(base, target)
-    _check_experts(base, target)
+    _check_experts(base, target, allow_kappa_change)
     for key in ARCHITECTURE_KEYS:
         ours, theirs = target.config.get(key), base.config.get(key)
         if ours != theirs:
@@ -69,9 +69,9 @@ def _check_heads(base: Description, target: Description) -> None:
             )
 
 
-def _check_experts(base: Description, target: Description) -> None:
+def _check_experts(base: Description, target: Description, allow_kappa_change: bool) -> None:
     ours, theirs = target.sizes, base.sizes
-    if ours.kappa != theirs.kappa:
+    if ours.kappa != theirs.kappa and not allow_kappa_change:
         n_act = ours.n_exp * theirs.kappa
         fix = f"{n_act} of {ours.n_exp}" if n_act.denominator == 1 else f"a multiple of {n_act.denominator} experts"
         raise InputError(

@@ -1,5 +1,6 @@
 """Description of a model as the rules see it: the role of every parameter, and the sizes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -7,6 +8,9 @@ from typing import Any
 
 from expertp.adapters.family import Family, Gate
 from expertp.adapters.roles import RoleRow
+from expertp.spec import Counts
+
+ROUTED = ("expert_up", "expert_up_bias", "expert_down", "expert_down_bias")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Tensor:
     row: RoleRow
     shape: tuple[int, ...]
 
+    @property
+    def numel(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class Description:
@@ -52,3 +61,27 @@ class Description:
     tensors: tuple[Tensor, ...]
     heads: frozenset[tuple[str, float]]
     config: Mapping[str, Any]
+
+    def counts(self) -> Counts:
+        """Count parameters, without selection biases; only routed experts can be idle."""
+        total, idle = self._entries(), int((1 - self.sizes.kappa) * self._entries(*ROUTED))
+        embedding = self._entries("embedding")
+        return Counts(
+            total=total,
+            active=total - idle,
+            non_embedding_total=total - embedding,
+            non_embedding_active=total - embedding - idle,
+            paper_total=total,
+            paper_active=total - idle,
+        )
+
+    def flops_per_token(self, context: int) -> int:
+        """Return training FLOPs per token: 6 per active parameter that multiplies, and attention scores and values."""
+        axes = self.sizes.axes
+        tied = 0 if self._entries("unembedding") else self._entries("embedding")
+        attention = 6 * self.sizes.n_layer * (axes["Q"] + axes.get("O", axes["Q"])) * context
+        return 6 * (self.counts().non_embedding_active + tied) + attention
+
+    def _entries(self, *roles: str) -> int:
+        """Count the entries of tensors with some roles; of all without roles."""
+        return sum(tensor.numel for tensor in self.tensors if not roles or tensor.row.role in roles)

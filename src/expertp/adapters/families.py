@@ -256,11 +256,17 @@ _ALL_FAMILIES = (
         selection="sigmoid",
         why_not=_weights_on_inputs,
     ),
-    _family("llama4_text", TABLES + PRE_NORMS + ATTENTION + LLAMA4_FEED_FORWARD, gate=_sum),
+    _family(
+        "llama4_text",
+        TABLES + PRE_NORMS + ATTENTION + LLAMA4_FEED_FORWARD,
+        gate=_sum,
+        no_run="its router does not return the chosen experts, so that loads could not be counted",
+    ),
     _family(
         "phimoe",
         TABLES + PRE_NORMS + ATTENTION + EXPERTS + "model.layers.#.mlp.router.weight | router | E N",
         experts_are_fixed=True,
+        no_run="its router draws random numbers in training, so that a run could not be resumed",
     ),
     _family("aria_text", TABLES + PRE_NORMS + ATTENTION + EXPERTS_IN_OUT + SHARED),
     _family(

@@ -37,6 +37,7 @@ class Family:
         gain_minus_one: whether norms store their gain minus 1.
         native: multipliers that the configuration has.
         experts_are_fixed: whether n_act cannot grow.
+        no_run: why the training loop of expertp cannot train its models; empty if it can.
         why_not: a reason for which a configuration has no rules; None if it has.
     """
 
@@ -47,6 +48,7 @@ class Family:
     gain_minus_one: bool = False
     native: tuple[NativeMultiplier, ...] = ()
     experts_are_fixed: bool = False
+    no_run: str = ""
     why_not: Callable[[Any], str | None] = lambda config: None  # noqa: ARG005
 
 

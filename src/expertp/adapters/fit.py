@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from expertp.adapters.comparable import check_comparable
-from expertp.adapters.description import Description, Sizes, Tensor
+from expertp.adapters.description import ROUTED, Description, Sizes, Tensor
 from expertp.adapters.family import NativeMultiplier
 from expertp.errors import InputError
 from expertp.plan import Forward, Group, group_settings, relative_steps, resolve_constants
@@ -20,7 +20,6 @@ from expertp.rules import EXPERTP, RULE_SETS
 from expertp.spec import BaseHPs
 
 Apply = Literal["fold", "config"]
-ROUTED = ("expert_up", "expert_up_bias", "expert_down", "expert_down_bias")
 HIDDEN = ("H", "S", "F")
 RANKS = ("RQ", "RK")
 
@@ -135,7 +134,13 @@ class Fit:
 
 
 def fit(
-    base: Description, target: Description, hps: BaseHPs, *, apply: Apply = "fold", steps: int | None = None
+    base: Description,
+    target: Description,
+    hps: BaseHPs,
+    *,
+    apply: Apply = "fold",
+    steps: int | None = None,
+    allow_kappa_change: bool = False,
 ) -> Fit:
     """Return the settings of the target.
 
@@ -146,8 +151,9 @@ def fit(
         apply: "fold" puts forward multipliers into the tensors, "config" into the configuration, where the family has
             keys for them.
         steps: optimizer steps of the target's run, used by `hps.decay: tau`.
+        allow_kappa_change: permit a sparsity other than the base's; the learning rate then does not transfer.
     """
-    check_comparable(base, target, hps)
+    check_comparable(base, target, hps, allow_kappa_change)
     forward = _relative_forward(base, target, hps)
     aux_loss = base.sizes.n_act / target.sizes.n_act
     _check_auxiliary_loss(base, target, aux_loss)

@@ -1,54 +1,119 @@
 """Configurations of transformers, and models without weights made from them; needs the extra [hf]."""
 
+import difflib
+import importlib
+import inspect
 import json
+import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from expertp.adapters.families import FAMILIES, REFUSED
-from expertp.errors import InputError, how_to_install, one_line, shown
+from expertp.adapters.describe import describe, family_of
+from expertp.adapters.description import Description
+from expertp.adapters.families import FAMILIES
+from expertp.adapters.keys import CONFIG_FILE, Keys, check_family, read_keys, size_of
+from expertp.errors import LONGEST_VALUE, InputError, how_to_install, one_line, shortened
 
-CONFIG_FILE = "config.json"
-LARGEST_CONFIG = 2**24
-# Keys that say how weights are stored, not what the model is.
-NOT_ARCHITECTURE = ("quantization_config", "auto_map")
+# Keys that say how weights are stored or computed, not what the model is. Some make transformers fetch code.
+NOT_ARCHITECTURE = re.compile(r"quantization_config|auto_map|_.*|.*_implementation|use_kernels")
+# Keys of earlier versions of transformers, which it still reads.
+EARLIER_KEYS = frozenset({"rope_theta", "rope_scaling", "torch_dtype"})
+# Tokens of another vocabulary than that of the data; a padding token would have no gradient.
+SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def read_config(path: Path) -> Any:
     """Read a config.json, or the one in a directory, as a configuration of transformers."""
-    file = path / CONFIG_FILE if path.is_dir() else path
-    if not file.exists():
-        raise InputError(f"{file}: no such file; give a {CONFIG_FILE} or a directory with one")
-    if file.stat().st_size > LARGEST_CONFIG:
-        raise InputError(f"{file}: larger than {LARGEST_CONFIG >> 20} MiB; give a {CONFIG_FILE}, not a file of weights")
-    try:
-        keys = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not JSON ({error}); give a {CONFIG_FILE} of a model") from None
-    if not isinstance(keys, dict) or not isinstance(keys.get("model_type"), str):
-        raise InputError(f"{file}: model_type is missing; give a {CONFIG_FILE} of a model")
-    return make_config(_language_model(keys), str(file))
+    return make_config(read_keys(path), str(path / CONFIG_FILE if path.is_dir() else path))
 
 
-def make_config(keys: dict[str, Any], where: str) -> Any:
+def make_config(keys: Keys, where: str) -> Any:
     """Return the configuration of transformers for plain values; `where` names their place in errors."""
     try:
         from transformers import AutoConfig
     except ImportError:
         raise InputError(f"{where}: transformers is not installed; {how_to_install('hf')}") from None
-    model_type = keys["model_type"]
-    if model_type in REFUSED:
-        raise InputError(f"{where}: model_type '{model_type}' is not supported: {REFUSED[model_type]}")
-    if model_type not in FAMILIES:
-        raise InputError(
-            f"{where}: model_type {shown(model_type)} is not a known family; build the model and give adapt roles"
-        )
     try:
-        return AutoConfig.for_model(**{key: value for key, value in keys.items() if key not in NOT_ARCHITECTURE})
+        check_family(keys["model_type"])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    try:
+        return AutoConfig.for_model(**{key: value for key, value in keys.items() if _is_architecture(key)})
     except Exception as error:  # transformers validates with errors of several types
         raise InputError(f"{where}: transformers rejects it: {one_line(str(error))}") from None
+
+
+def known_keys(keys: Keys, where: str) -> frozenset[str]:
+    """Return the keys of a configuration that its family uses; transformers keeps others without a warning.
+
+    Those are the attributes of its configuration, and names that the code of the family reads beside them.
+    """
+    default = make_config({"model_type": keys["model_type"]}, where)
+    words = EARLIER_KEYS | _words_of(type(default).__module__)
+    return frozenset(key for key in keys if (hasattr(default, key) or key in words) and _is_architecture(key))
+
+
+@lru_cache(maxsize=64)
+def _words_of(configuration: str) -> frozenset[str]:
+    """Return the words in the code of a family, given the module of its configuration."""
+    places = (configuration, configuration.replace(".configuration_", ".modeling_"))
+    code = "".join(inspect.getsource(importlib.import_module(place)) for place in places)
+    return frozenset(re.findall(r"\w+", code))
+
+
+def _is_architecture(key: str) -> bool:
+    return NOT_ARCHITECTURE.fullmatch(key) is None
+
+
+def training_config(keys: Keys) -> Any:
+    """Return a configuration for training on any data: without dropout, special tokens and cache.
+
+    An unknown key is an error. So is a key that makes training draw random numbers: runs could not be resumed.
+    """
+    for key in keys.keys() - known_keys(keys, "hf"):
+        near = difflib.get_close_matches(key, make_config({"model_type": keys["model_type"]}, "hf").to_dict(), n=1)
+        fix = f"did you mean '{near[0]}'?" if near else "remove it"
+        raise InputError(
+            f"hf.{shortened(key, LONGEST_VALUE)}: model_type '{keys['model_type']}' has no such key; {fix}"
+        )
+    if why := FAMILIES[keys["model_type"]].no_run:
+        raise InputError(f"hf: model_type '{keys['model_type']}': {why}; use adapt in a loop of your own")
+    config = make_config({**keys, **dict.fromkeys(SPECIAL_TOKENS), "use_cache": False}, "hf")
+    for key, value in config.to_dict().items():
+        if key.endswith(("dropout", "jitter_noise")) and value:
+            raise InputError(f"hf.{key}={value} draws random numbers, so that a run could not be resumed; set it to 0")
+    return config
+
+
+@lru_cache(maxsize=256)
+def describe_keys(text: str) -> Description:
+    """Return the description of the model of a configuration, given as JSON."""
+    keys = json.loads(text)
+    model = on_meta(training_config(keys))
+    found = describe(model, family_of(model))
+    axes = found.sizes.axes
+    seen = {"n_embd": axes["N"], "n_layer": found.sizes.n_layer, "n_exp": axes["E"], "n_act": found.sizes.n_act}
+    for size, value in {**seen, "n_hid": axes["H"], "vocab_size": axes["V"]}.items():
+        if value != size_of(keys, size):
+            raise InputError(
+                f"hf: {size} is {value} by the tensors of the model but {size_of(keys, size)} by its configuration; "
+                "give the sizes of routed experts, and of a model in which all layers are alike"
+            )
+    return found
+
+
+def with_weights(config: Any, seed: int, **options: Any) -> nn.Module:
+    """Return the causal language model of a configuration with its family's own init, which the seed determines."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = AutoModelForCausalLM.from_config(config, **options)
+    return model
 
 
 def on_meta(config: Any) -> nn.Module:
@@ -61,11 +126,3 @@ def on_meta(config: Any) -> nn.Module:
     except Exception as error:  # sizes that do not fit each other fail in many ways
         raise InputError(f"transformers cannot build the model of this config: {one_line(str(error))}") from None
     return model
-
-
-def _language_model(keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the language model's part of the configuration of a multimodal model."""
-    inner = keys.get("text_config")
-    if keys["model_type"] not in FAMILIES and isinstance(inner, dict) and inner.get("model_type") in FAMILIES:
-        return inner
-    return keys

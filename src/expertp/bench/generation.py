@@ -7,11 +7,9 @@ import torch
 
 from expertp.bench.timing import interleaved
 from expertp.data.tokenizers import load_bytes
-from expertp.model.transformer import MoETransformer
-from expertp.plan import plan
-from expertp.spec import BaseHPs, Dtype, ModelSpec
-from expertp.training.generate import LoadedModel, Sampling, generate, next_logits, prepare_weights
-from expertp.training.optim import init_parameters
+from expertp.spec import BaseHPs, Dtype, ModelSpec, RunSpec, TrainSpec
+from expertp.training.build import build_model
+from expertp.training.generate import LoadedModel, Sampling, generate, next_logits
 
 GREEDY = Sampling(temperature=0)
 
@@ -49,10 +47,7 @@ class GenerationCase:
 
 def compare_generation(text: Text, dtype: Dtype = "float32", rounds: int = 3) -> GenerationCase:
     """Time the last tokens of a full context, with the cache and without."""
-    planned = plan(text.model, text.model, BaseHPs(lr=0.01))
-    model = MoETransformer(text.model, planned.forward, "fused")
-    init_parameters(model, planned, seed=0)
-    loaded = LoadedModel(prepare_weights(model, dtype), load_bytes(), dtype)
+    loaded = untrained(text.model, dtype)
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(0, 256, (text.model.context - text.tokens,), generator=generator).tolist()
 
@@ -73,6 +68,15 @@ def compare_generation(text: Text, dtype: Dtype = "float32", rounds: int = 3) ->
         ms={name: round(value, 3) for name, value in ms.items()},
         vs_afresh=round(ms["cached"] / ms["afresh"], 3),
     )
+
+
+def untrained(model: ModelSpec, dtype: Dtype) -> LoadedModel:
+    """Return a model with random weights, ready to generate bytes."""
+    train = TrainSpec(data="none", steps=1, batch_tokens=model.context, dtype=dtype)
+    built = build_model(RunSpec(model=model, base=model, hps=BaseHPs(lr=0.01), train=train), "cpu")
+    built.init_(seed=0)
+    built.prepare_generation(dtype)
+    return LoadedModel(built, load_bytes(), dtype, model.context)
 
 
 def generate_afresh(loaded: LoadedModel, prompt: list[int], count: int) -> list[int]:

@@ -12,7 +12,7 @@ from expertp.model.transformer import MoETransformer
 from expertp.plan import plan
 from expertp.spec import BaseHPs, Dtype, ModelSpec
 from expertp.training.loop import autocast
-from expertp.training.optim import adamw, init_parameters
+from expertp.training.optim import adamw, init_parameters, param_groups
 
 SHAPES = (Shape(16, 4, 1.0), Shape(64, 16, 0.25))
 PEERS = ("loop", "grouped")
@@ -50,7 +50,7 @@ def training_step(spec: ModelSpec, backend: BackendName, tokens: int, dtype: Dty
     planned = plan(spec, spec, BaseHPs(lr=0.01, constants="paper"))
     model = MoETransformer(spec, planned.forward, backend)
     init_parameters(model, planned, seed=0)
-    optimizer = adamw(model, planned)
+    optimizer = adamw(param_groups(model, planned))
     generator = torch.Generator().manual_seed(0)
     batch = torch.randint(0, spec.vocab_size, (tokens // spec.context, spec.context + 1), generator=generator)
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     loaded = load_model(args.run_directory)
     sampling = Sampling(args.temperature, args.top_k or None, args.top_p, args.seed)
-    context = loaded.model.spec.context
+    context = loaded.context
     longest = max(len(encode_prompt(loaded.tokenizer, prompt)) for prompt in prompts) + args.tokens
     if longest - 1 > context:  # the last token is not an input
         print(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from expertp.adapters.adapted import Adapted, adapt
 from expertp.adapters.export import export
-from expertp.adapters.fit import Fit, TensorPlan, alike
+from expertp.adapters.fit import Fit
 from expertp.adapters.hub import on_meta, read_config
-from expertp.adapters.roles import UnknownParametersError, pattern_of, roles_text
+from expertp.adapters.roles import UnknownParametersError, roles_text
+from expertp.adapters.summary import HEADER, rows
 from expertp.cli.text import output_width, table
 from expertp.config import hps_from_overrides, split_overrides
 from expertp.spec import BaseHPs
@@ -55,9 +56,8 @@ def _print(adapted: Adapted) -> None:
         "embedding and idle experts)",
         end="\n\n",
     )
-    header = ("role", "tensors", "init", "lr", "weight decay", "Adam eps", "fold", "such as")
-    columns = len(header) if output_width() >= WIDE else len(header) - 1
-    print(table([row[:columns] for row in (header, *map(_row, alike(fit.tensors)))]), end="\n\n")
+    columns = len(HEADER) if output_width() >= WIDE else len(HEADER) - 1
+    print(table([row[:columns] for row in (HEADER, *rows(fit.tensors))]), end="\n\n")
     forward = fit.forward
     print(
         f"forward multipliers, folded into the tensors: block outputs x {forward.residual:.4g}, logits x "
@@ -65,14 +65,6 @@ def _print(adapted: Adapted) -> None:
     )
     print(_balance(adapted))
     print("init: standard deviation; '=' the value at which a norm starts. Names: --roles; per tensor: --json")
-
-
-def _row(group: list[TensorPlan]) -> tuple[str, ...]:
-    one = group[0]
-    init = f"{one.init_std:.4g}" if one.init_std else f"={one.start:.4g}"
-    numbers = (one.lr, one.weight_decay, one.adam_eps, one.fold)
-    example = pattern_of(one.name).removeprefix("model.layers.#.")
-    return (one.role, str(len(group)), init, *(f"{number:.4g}" for number in numbers), example)
 
 
 def _balance(adapted: Adapted) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from expertp.errors import printable
 from expertp.plan import Multipliers
-from expertp.spec import ModelSpec
+from expertp.spec import Model
 
 # Width of tables, in characters, where standard output is no terminal and COLUMNS is not set.
 DEFAULT_WIDTH = 80
@@ -85,15 +85,15 @@ def _lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
 columns = table
 
 
-def size(model: ModelSpec) -> str:
+def size(model: Model) -> str:
     """Return a short name of a model's size.
 
+    >>> from expertp.spec import ModelSpec
     >>> size(ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1))
     'N64 L2 E4A1 a1'
     """
-    ffn = f"E{model.n_exp}A{model.n_act}" if model.ffn == "moe" else "dense"
-    gate = " softmax" if model.gate == "softmax" and model.ffn == "moe" else ""
-    return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g}{gate}"
+    ffn = f"E{model.n_exp}A{model.n_act}" if model.is_moe else "dense"
+    return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g} {model.variant}".rstrip()
 
 
 def describe_multipliers(multipliers: Multipliers) -> str:

@@ -17,7 +17,7 @@ from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.text import describe_multipliers
 from expertp.config import load_run
-from expertp.plan import plan
+from expertp.plan import multipliers_of
 from expertp.spec import RunSpec
 from expertp.util.text import command, count, plural
 
@@ -85,12 +85,12 @@ class _Progress:
         """Print the model, its base and the cost of the run."""
         self.has_begun = True
         train, tokens = run.train, run.train.tokens
-        planned = plan(run.base, run.model, run.hps, steps=train.steps, allow_kappa_change=True)
         self._reporter.line(run.model.describe())
+        larger = describe_multipliers(multipliers_of(run.base, run.model))
         self._reporter.line(
             "the model is its own base: hps are not scaled"
             if run.model == run.base
-            else f"rules {run.hps.rules}, hps from a base with {describe_multipliers(planned.multipliers)}"
+            else f"rules {run.hps.rules}, hps from a base with {larger}"
         )
         if run.model.kappa != run.base.kappa:
             self._reporter.line(

@@ -17,11 +17,10 @@ from pydantic import TypeAdapter
 from expertp.config import content_hash, run_id
 from expertp.data import Dataset, eval_batches
 from expertp.errors import DamagedError, InputError
-from expertp.spec import ModelSpec, RunSpec
+from expertp.spec import Model, RunSpec
 from expertp.study.cells import Size, arm_hps, axis_names, run_of, sizes
 from expertp.study.spec import StudySpec
 from expertp.training.loop import TrainingLoop, check_run, deterministic, resolve_device
-from expertp.training.probes import CoordinateProbe
 from expertp.training.resolution import resolved
 from expertp.util.records import Count, read_bounded
 
@@ -70,7 +69,7 @@ def probed_runs(study: StudySpec, rules: str) -> tuple[ProbedRun, ...]:
     They train like the study's runs, except that the learning rate is constant from the first step on. A warm-up would
     shrink the updates that are measured.
     """
-    places: dict[ModelSpec, list[tuple[str, Size]]] = defaultdict(list)
+    places: dict[Model, list[tuple[str, Size]]] = defaultdict(list)
     for axis in axis_names(study):
         on_axis = sizes(study, axis)
         if len(on_axis) < 2:
@@ -81,7 +80,7 @@ def probed_runs(study: StudySpec, rules: str) -> tuple[ProbedRun, ...]:
     short, hps, device = study.replace(train=constant, verdict=None), arm_hps(study, rules), resolve_device(study.train)
     return tuple(
         ProbedRun(resolved(run_of(short, model, hps, seed), device), tuple(places[model]))
-        for model in sorted(places, key=ModelSpec.flops_per_token)
+        for model in sorted(places, key=lambda model: model.flops_per_token())
         for seed in study.seeds
     )
 
@@ -126,7 +125,7 @@ def probe_run(run: RunSpec, dataset: Dataset, steps: int) -> Probed:
     """Train and probe one run in memory; nothing is recorded after a divergence."""
     device = resolve_device(run.train)
     loop = TrainingLoop(run, dataset, device)
-    probe = CoordinateProbe(loop.model, _probe_tokens(run, dataset).to(device))
+    probe = loop.model.probe(_probe_tokens(run, dataset).to(device))
     recorded = set(recorded_steps(steps))
     sizes: list[tuple[int, str, str, float]] = []
     loss = math.nan
@@ -138,7 +137,7 @@ def probe_run(run: RunSpec, dataset: Dataset, steps: int) -> Probed:
                 if outcome.diverged:
                     return Probed(tuple(sizes), loss, diverged_at=step - 1)
             if step in recorded:
-                measured = probe.measure(loop.model).items()
+                measured = probe.measure().items()
                 # updates are 0 at init
                 sizes += [(step, *key, size) for key, size in measured if step > 0 or key[1] == "size"]
     return Probed(tuple(sizes), loss, diverged_at=None)

@@ -16,9 +16,9 @@ from fractions import Fraction
 from typing import Literal, NamedTuple, cast, get_args
 
 from expertp.coordcheck.measuring import Measurement
-from expertp.plan import plan
+from expertp.plan import multipliers_of
 from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
-from expertp.spec import BaseHPs, ModelSpec
+from expertp.spec import BaseHPs, Model
 from expertp.study.cells import Size, arm_hps, axis_names
 from expertp.study.cells import sizes as sizes_of
 from expertp.study.spec import StudySpec
@@ -79,6 +79,14 @@ EXPECTED: Mapping[str, Expected] = {
     # sum of the embedding and of the blocks
     "stream":      Expected(Between(ONE, L**-HALF * MOE_AT_INIT), ONE),
     "logits":      Expected(N**-HALF,             ONE,              ONE,             N**Fraction(-2, 5)),
+    # in other families: latent attention, dense layers and shared experts; alpha_ffn is that of routed experts
+    "latent_down": Expected(ONE,                  ONE,              ONE,             ONE),
+    "latent_up":   Expected(ONE,                  ONE,              ONE,             ONE),
+    "dense_up":    Expected(ONE,                  ONE,              ONE,             ONE),
+    "dense_down":  Expected(ONE,                  ONE,              ONE,             ONE),
+    "shared_up":   Expected(ONE,                  ONE,              ONE,             ONE),
+    "shared_down": Expected(Between(ONE, a**-HALF), ONE,            ONE,             ONE),
+    "shared_gate": Expected(ROUTER_AT_INIT,       ROUTER,           ONE,             ROUTER_AT_INIT),
 }
 # fmt: on
 # Largest allowed distance from the expected slope. Powers differ in steps of 1/2 in theory. Finite sizes and few steps
@@ -211,7 +219,7 @@ def judge(
 
 
 def expected_slopes(
-    expected: Monomial | Between, base: ModelSpec, sizes: Sequence[Size], hps: BaseHPs
+    expected: Monomial | Between, base: Model, sizes: Sequence[Size], hps: BaseHPs
 ) -> tuple[float, float]:
     """Return the range of expected slopes along an axis: fits of the expected powers at its sizes."""
     values = {size.scale: _symbols(base, size.model, hps) for size in sizes}
@@ -241,9 +249,9 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values))) if all(value > 0 for value in values) else 0.0
 
 
-def _symbols(base: ModelSpec, model: ModelSpec, hps: BaseHPs) -> dict[str, float]:
+def _symbols(base: Model, model: Model, hps: BaseHPs) -> dict[str, float]:
     """Return the values of the symbols in `EXPECTED`."""
-    m = plan(base, model, hps.replace(decay="independent"), allow_kappa_change=True).multipliers
+    m = multipliers_of(base, model)
     gamma = 1.0 if math.isinf(hps.gamma) else m.width**hps.gamma
     return {
         "m_N": m.width,

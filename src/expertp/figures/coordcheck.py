@@ -26,7 +26,7 @@ ROW_TITLES: dict[Check, str] = {
     "propagated": "W_0 (x_t−x_0)",
 }
 # One per module, the same in every figure.
-MODULE_MARKERS = dict(zip(EXPECTED, "os^DvP<>Xphd8H*", strict=True))
+MODULE_MARKERS = dict(zip(EXPECTED, "os^DvP<>Xphd8H*1234+x|", strict=True))
 # By expected slope, the first for 0; red means that a slope is not as expected.
 COLOURS = tuple(colour for colour in style.SIZE_COLOURS if colour != style.FAIL)
 OUTSIDE: dict[str, Any] = {"color": style.FAIL, "linewidth": 2.4, "zorder": 3}

@@ -18,7 +18,7 @@ from expertp.figures.labels import LOSS, LossSummary, seeds_label, span, summari
 from expertp.figures.losses import draw_losses, strip_of_diverged
 from expertp.figures.save import render
 from expertp.paper.finding import Criteria, Outcome, is_positive
-from expertp.spec import ModelSpec
+from expertp.spec import Model
 from expertp.study.table import StudyTable
 from expertp.util.text import count
 
@@ -63,7 +63,7 @@ def compare_granularity(table: StudyTable) -> Outcome:
 class Point:
     """One model, and its losses by seed: inf where a run has diverged, nan where it is missing."""
 
-    model: ModelSpec
+    model: Model
     by_seed: Sequence[float]
 
     @property

@@ -21,7 +21,7 @@ from expertp.figures.labels import LOSS, as_drawn, axis_title, seeds_label
 from expertp.figures.save import render
 from expertp.paper import zero_shot
 from expertp.paper.finding import Criteria, Finding, Outcome, Tables, is_positive
-from expertp.spec import ModelSpec
+from expertp.spec import Model
 from expertp.util.fits import Line, fit_line, r2_with_offset
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _describe_offset(shown: ScalingFitData) -> str:
 class ScalingFitData:
     """Losses by seed of every model, with its axis."""
 
-    losses: Mapping[tuple[str, ModelSpec], Sequence[float]]
+    losses: Mapping[tuple[str, Model], Sequence[float]]
     shape: tuple[float, float] = (len(COUNTED), 1.15)  # columns and rows of panels
 
     def points(self, counted: str) -> list[tuple[str, int, float]]:

@@ -17,7 +17,7 @@ from expertp.figures.labels import minus, signed
 from expertp.figures.save import file_name, inline_svg, to_csv
 from expertp.report import commands as suggested
 from expertp.report.elements import Item, Listing, Missing, Note, Picture, Section, Table
-from expertp.report.planned import plan_for, plan_json, plan_table, torch_code
+from expertp.report.planned import plan_for, plan_items
 from expertp.report.reading import Reading
 from expertp.study.load import build_study
 from expertp.study.table import DONE, Result
@@ -171,24 +171,13 @@ def _slope(slope: Slope) -> str:
 
 def plan_section(reading: Reading) -> Section:
     """The plan for the study's largest model, to copy."""
-    made = plan_for(reading.study, reading.largest)
-    forward = made.forward
-    experts = "" if forward.moe_output is None else f", sum over active experts × {forward.moe_output:g}"
-    title = f"Target: {made.target.describe()}. Base: {made.base.describe()}. Rules: {made.hps.rules}."
+    target, base, made = reading.largest, reading.study.base, plan_for(reading.study, reading.largest)
+    title = f"Target: {target.describe()}. Base: {base.describe()}. Rules: {made.hps.rules}."
     return Section(
         "plan",
         "The plan for the largest model",
-        f"The study's hyperparameters carried over to its largest model: {made.target.describe()}.",
-        (
-            plan_table(made),
-            Note(
-                f"Factors in the forward pass: block outputs × {forward.residual:.4g}, logits × {forward.logits:.4g}, "
-                f"attention scores q·k × {forward.attention_scale:.4g}{experts}. Norms start with gain 1 and bias 0. "
-                "Expert biases are not updated by Adam."
-            ),
-            Listing("plan-json", "The plan as JSON", plan_json(made), is_folded=True),
-            Listing("plan-torch", "The plan as parameter groups of torch", torch_code(made, title), is_folded=True),
-        ),
+        f"The study's hyperparameters carried over to its largest model: {target.describe()}.",
+        plan_items(made, title),
     )
 
 

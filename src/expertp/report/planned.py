@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+from expertp.adapters.fit import Fit
+from expertp.adapters.summary import HEADER, rows
 from expertp.plan import Plan, plan
-from expertp.report.elements import Table
-from expertp.spec import ModelSpec
+from expertp.report.elements import Item, Listing, Note, Table
+from expertp.spec import Model
 from expertp.study.spec import StudySpec
+from expertp.training.resolution import plan_models
 
 TORCH_CODE = '''\
 """{title}
@@ -54,9 +57,15 @@ def param_groups(model, group_of):
 '''
 
 
-def plan_for(study: StudySpec, target: ModelSpec) -> Plan:
+def plan_for(study: StudySpec, target: Model) -> Plan | Fit:
     """Return the plan that carries the study's hyperparameters over to a target."""
-    return plan(study.base, target, study.hps, steps=study.train.steps, allow_kappa_change=study.allow_kappa_change)
+    return plan_models(study.base, target, study.hps, study.train.steps, study.allow_kappa_change)
+
+
+def tensor_table(made: Fit) -> Table:
+    """Return one row per role and settings of a plan of tensors."""
+    text = [(row[0], row[-1], *row[1:-1]) for row in (HEADER, *rows(made.tensors))]
+    return Table("Settings of every tensor of the target", text[0], tuple(text[1:]), numeric=6)
 
 
 def plan_table(made: Plan) -> Table:
@@ -82,7 +91,7 @@ def _factor(ours: float | None, theirs: float | None) -> str:
     return f"{ours / theirs:.4g}" if ours and theirs else "–"
 
 
-def plan_json(made: Plan) -> str:
+def plan_json(made: Plan | Fit) -> str:
     """Return the plan as `expertp plan --json` prints it."""
     return json.dumps(made.to_dict(), indent=2)
 
@@ -101,4 +110,40 @@ def torch_code(made: Plan, title: str) -> str:
         betas=made.hps.betas,
         forward={name: getattr(made.forward, name) for name in ("residual", "logits", "attention_scale", "moe_output")},
         bias_lr=made.groups["expert_bias"].lr,
+    )
+
+
+def plan_items(made: Plan | Fit, title: str) -> tuple[Item, ...]:
+    """Return the plan as a table, as JSON, and for the reference model as torch code."""
+    as_json = Listing("plan-json", "The plan as JSON", plan_json(made), is_folded=True)
+    if isinstance(made, Fit):
+        return (*_tensor_items(made), as_json)
+    code = Listing("plan-torch", "The plan as parameter groups of torch", torch_code(made, title), is_folded=True)
+    return (*_group_items(made), as_json, code)
+
+
+def _group_items(made: Plan) -> tuple[Item, ...]:
+    """Show the plan of a reference model."""
+    forward = made.forward
+    experts = "" if forward.moe_output is None else f", sum over active experts × {forward.moe_output:g}"
+    return (
+        plan_table(made),
+        Note(
+            f"Factors in the forward pass: block outputs × {forward.residual:.4g}, logits × {forward.logits:.4g}, "
+            f"attention scores q·k × {forward.attention_scale:.4g}{experts}. Norms start with gain 1 and bias 0. "
+            "Expert biases are not updated by Adam."
+        ),
+    )
+
+
+def _tensor_items(made: Fit) -> tuple[Item, ...]:
+    """Show the plan of a model of another family."""
+    forward = made.forward
+    return (
+        tensor_table(made),
+        Note(
+            f"Forward multipliers, folded into the tensors: block outputs × {forward.residual:.4g}, logits × "
+            f"{forward.logits:.4g}, sum over active experts × {forward.moe_output:.4g}. Init is a standard deviation, "
+            "or = and the value at which a tensor starts."
+        ),
     )

@@ -11,7 +11,7 @@ from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict
 from expertp.report.commands import Deciding, deciding
 from expertp.search.design import Proposal, next_cells
-from expertp.spec import ModelSpec
+from expertp.spec import Model
 from expertp.study.cells import Arm
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory
@@ -45,7 +45,7 @@ class Reading:
         return next_cells(self.table, self.verdict) if self.study.verdict is not None else ()
 
     @property
-    def largest(self) -> ModelSpec:
+    def largest(self) -> Model:
         """The largest model of the study."""
         models = [size.model for axis in self.table.axes for size in self.table.sizes(axis)]
         return max(models, key=lambda model: (model.counts().total, model.flops_per_token()))

@@ -177,7 +177,7 @@ def run_sections(reading: Reading, album: Album) -> list[Section]:
         result += f"crossings: {compared.count}."
     kappa = str(study.base.kappa)
     loads = album.section("balance", balance.draw, of_balance, of_balance.lines, zero_shot, kappa=kappa)
-    if study.base.ffn == "dense":
+    if not study.base.is_moe:
         loads = replace(loads, items=(Note("The models of this study are dense; they have no experts."),))
     return [
         curves_section(reading, album),

@@ -18,7 +18,7 @@ from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
 from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict, Verdict
-from expertp.spec import ModelSpec, RunSpec
+from expertp.spec import Model, RunSpec
 from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on, zero_shot_value
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
@@ -180,7 +180,7 @@ def next_cells(table: StudyTable, found: StudyVerdict) -> list[Proposal]:
 
 
 def _proposals(
-    choice: ChoiceSpec, is_enough: bool, runs: Sequence[RunSpec], seconds: Mapping[ModelSpec, float]
+    choice: ChoiceSpec, is_enough: bool, runs: Sequence[RunSpec], seconds: Mapping[Model, float]
 ) -> list[Proposal]:
     """Return a proposal with its cost, given the seconds per run of some models; none without runs."""
     known = with_all_models(seconds, [run.model for run in runs])

@@ -18,7 +18,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from expertp.errors import InputError, did_you_mean
-from expertp.spec import BaseHPs, ModelSpec, RuleSetName, RunSpec, TrainSpec
+from expertp.spec import BaseHPs, Model, RuleSetName, RunSpec, TrainSpec
 from expertp.study.spec import HP, HPS, AxisSpec, JointSpec, RefinementSpec, StudySpec
 
 # Field of the base's hyperparameters that each grid sets.
@@ -40,7 +40,7 @@ class Size:
         is_base: whether it is the base itself.
     """
 
-    model: ModelSpec
+    model: Model
     scale: float
     is_base: bool
 
@@ -89,7 +89,7 @@ def expand(study: StudySpec) -> tuple[Cell, ...]:
     """Return all cells of a study, axis by axis; an inconsistent study is an `InputError`.
 
     >>> from expertp.study.spec import AxisSpec, GridSpec
-    >>> from expertp.spec import TrainSpec
+    >>> from expertp.spec import ModelSpec, TrainSpec
     >>> study = StudySpec(
     ...     name="example", base=ModelSpec(n_embd=64, n_layer=2, n_exp=4), hps=BaseHPs(lr=2**-7), seeds=(0, 1),
     ...     train=TrainSpec(data="tokens", steps=100, batch_tokens=1024),
@@ -138,9 +138,10 @@ def sizes(study: StudySpec, axis: str) -> tuple[Size, ...]:
     return tuple(sorted(found, key=lambda size: size.scale))
 
 
-def scale_of(model: ModelSpec, base: ModelSpec) -> float:
+def scale_of(model: Model, base: Model) -> float:
     """Return a model's size relative to the base: the product of its multipliers m_N m_L m_E m_a.
 
+    >>> from expertp.spec import ModelSpec
     >>> base = ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1)
     >>> scale_of(base.replace(n_embd=128, n_exp=8, n_act=2), base)
     4.0
@@ -194,7 +195,7 @@ def grid(study: StudySpec, hp: HP, axis: str | None = None) -> tuple[float, ...]
     return tuple(sorted({*(getattr(study.grids, hp) or ()), *added}))
 
 
-def run_of(study: StudySpec, model: ModelSpec, hps: BaseHPs, seed: int) -> RunSpec:
+def run_of(study: StudySpec, model: Model, hps: BaseHPs, seed: int) -> RunSpec:
     """Return the run of a model with given hyperparameters at the base."""
     return RunSpec(
         base=study.base,
@@ -305,7 +306,7 @@ def _is_same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-5)
 
 
-def _sized(base: ModelSpec, axis: str, size: float) -> ModelSpec:
+def _sized(base: Model, axis: str, size: float) -> Model:
     """Return the base with another value along an axis."""
     where = f"axes.{axis}"
     if axis == "alpha":
@@ -323,14 +324,16 @@ def _sized(base: ModelSpec, axis: str, size: float) -> ModelSpec:
     return _changed(base, where, {AXIS_FIELD[axis]: int(size)})
 
 
-def _changed(base: ModelSpec, where: str, change: Mapping[str, float]) -> ModelSpec:
+def _changed(base: Model, where: str, change: Mapping[str, float]) -> Model:
     for field in change:
         if field not in SIZE_FIELDS:
             raise InputError(f"{where}: a size has no '{field}'; {did_you_mean(field, SIZE_FIELDS)}")
     try:
-        return base.replace(**change)
+        return base.grown(**change)
     except ValidationError as error:
         raise InputError(f"{where}: {_first_message(error)}") from None
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _first_message(error: ValidationError) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from expertp.spec import ModelSpec, RunSpec
+from expertp.spec import Model, RunSpec
 
 # Size of the files of a run (run.json, summary.json, tokenizer) and of its records.
 RUN_BYTES, RECORD_BYTES, RECORD_BYTES_PER_LAYER = 60_000, 220, 40
@@ -18,7 +18,7 @@ CHECKPOINT_BYTES_PER_PARAMETER = 2 * 3 * 4
 class ModelCost:
     """The runs of one model and horizon; tokens and FLOPs are summed over runs."""
 
-    model: ModelSpec
+    model: Model
     runs: int
     tokens: int
     flops: float
@@ -54,7 +54,7 @@ class Cost:
 
 def cost_of_runs(runs: Iterable[RunSpec]) -> Cost:
     """Return the cost of runs; equal runs count once."""
-    groups: dict[tuple[ModelSpec, int], list[RunSpec]] = {}
+    groups: dict[tuple[Model, int], list[RunSpec]] = {}
     for run in dict.fromkeys(runs):
         groups.setdefault((run.model, run.train.tokens), []).append(run)
     made = [

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from expertp.spec import ModelSpec, RunSpec
+from expertp.spec import Model, RunSpec
 
 if TYPE_CHECKING:
     from expertp.data import Dataset
@@ -33,7 +33,7 @@ class ModelTime:
     `is_timed` says that steps of this model were timed; otherwise the time is an estimate from its FLOPs.
     """
 
-    model: ModelSpec
+    model: Model
     runs: int
     seconds: float
     is_timed: bool
@@ -81,9 +81,10 @@ def forecast(
     )
 
 
-def with_all_models(known: Mapping[ModelSpec, float], models: Sequence[ModelSpec]) -> dict[ModelSpec, float]:
+def with_all_models(known: Mapping[Model, float], models: Sequence[Model]) -> dict[Model, float]:
     """Return the seconds per run of all models; unknown ones scale with FLOPs from the known model nearest in FLOPs.
 
+    >>> from expertp.spec import ModelSpec
     >>> small, large = (ModelSpec(n_embd=n, n_layer=2, n_exp=4, vocab_size=64, context=8) for n in (64, 128))
     >>> with_all_models({small: 2.0}, [small, large])[large] > 4
     True
@@ -91,7 +92,7 @@ def with_all_models(known: Mapping[ModelSpec, float], models: Sequence[ModelSpec
     if not known:
         return {}
 
-    def nearest(model: ModelSpec) -> ModelSpec:
+    def nearest(model: Model) -> Model:
         return min(known, key=lambda other: abs(other.flops_per_token() - model.flops_per_token()))
 
     return {
@@ -101,13 +102,13 @@ def with_all_models(known: Mapping[ModelSpec, float], models: Sequence[ModelSpec
     }
 
 
-def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> tuple[dict[ModelSpec, float], float]:
+def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> tuple[dict[Model, float], float]:
     """Time steps of runs while they fit; return the seconds per run by model, and the expected FLOPs per second."""
     import torch
 
     from expertp.training.loop import check_run, resolve_device
 
-    threads, known = torch.get_num_threads(), dict[ModelSpec, float]()
+    threads, known = torch.get_num_threads(), dict[Model, float]()
     torch.set_num_threads(1)
     try:
         for run in examples:

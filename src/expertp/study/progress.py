@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from expertp.spec import ModelSpec
+from expertp.spec import Model
 from expertp.study.cells import Arm, own_arm
 from expertp.study.forecast import with_all_models
 from expertp.study.store import StudyDirectory
@@ -31,7 +31,7 @@ class ModelProgress:
     """
 
     arm: Arm
-    model: ModelSpec
+    model: Model
     total: int
     counts: Mapping[str, int]
     best_log2_lr: float | None
@@ -97,7 +97,7 @@ class ProgressWatch:
     """
 
     directory: StudyDirectory
-    timed: Mapping[ModelSpec, float] = field(default_factory=dict)
+    timed: Mapping[Model, float] = field(default_factory=dict)
     _ended: dict[str, Result] = field(default_factory=dict)
 
     def look(self) -> StudyProgress:
@@ -125,7 +125,7 @@ class ProgressWatch:
 
     def _models(self, results: Iterable[Result]) -> tuple[ModelProgress, ...]:
         by_run = {result.run: result for result in results}
-        groups = defaultdict[tuple[Arm, ModelSpec], list[CellResult]](list)
+        groups = defaultdict[tuple[Arm, Model], list[CellResult]](list)
         for cell in self.directory.cells:
             groups[cell.arm, cell.size.model].append(CellResult(cell, by_run[cell.run]))
         made = [_model(arm, model, rows) for (arm, model), rows in groups.items()]
@@ -145,9 +145,9 @@ class ProgressWatch:
         return 1 - left / whole, left
 
 
-def seconds_by_model(results: Iterable[Result]) -> dict[ModelSpec, float]:
+def seconds_by_model(results: Iterable[Result]) -> dict[Model, float]:
     """Return the median training time of the finished runs of each model."""
-    taken = defaultdict[ModelSpec, list[float]](list)
+    taken = defaultdict[Model, list[float]](list)
     for result in results:
         if result.status == "finished" and result.seconds:
             taken[result.run.model].append(result.seconds)
@@ -160,7 +160,7 @@ def _counts(results: Iterable[Result], running: Sequence[ActiveRun]) -> dict[str
     return {status: found[status] for status in STATUSES}
 
 
-def _model(arm: Arm, model: ModelSpec, rows: Sequence[CellResult]) -> ModelProgress:
+def _model(arm: Arm, model: Model, rows: Sequence[CellResult]) -> ModelProgress:
     results = unique_results(rows)
     status = Counter[str](result.status for result in results)
     losses = defaultdict[float, list[float]](list)

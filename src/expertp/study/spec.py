@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from expertp.spec import BaseHPs, Finite, ModelSpec, Name, Ratio, Spec, TrainSpec
+from expertp.spec import AnyModel, BaseHPs, Finite, Name, Ratio, Spec, TrainSpec
 
 HP = Literal["log2_lr", "log2_init_std"]
 HPS: tuple[HP, ...] = get_args(HP)
@@ -141,7 +141,7 @@ class StudySpec(Spec):
     earlier_names: ClassVar[Mapping[str, str]] = {"contrasts": "arms"}
 
     name: Name = Field(description="name of the study in reports")
-    base: ModelSpec = Field(description="the model that was tuned; every axis starts from it")
+    base: AnyModel = Field(description="the model that was tuned; every axis starts from it")
     hps: BaseHPs = Field(description="hyperparameters of the base: the centre of the grids")
     train: TrainSpec = Field(description="data, batch and horizon of every run; its seed is not used")
     axes: dict[AxisName, AxisSpec] = Field(

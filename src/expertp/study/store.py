@@ -35,7 +35,7 @@ from expertp.study.results import NUMBERS, results_csv
 from expertp.study.spec import ChoiceSpec, RefinementSpec, StudySpec
 from expertp.study.table import ENDED, Result, StudyTable
 from expertp.training.records import StepMetrics
-from expertp.training.resolution import plan_run, resolved
+from expertp.training.resolution import resolved
 from expertp.training.store import RunDirectory, has_other_files, read_run
 from expertp.util.files import create_once, remove_leftovers, write_among_others
 from expertp.util.leases import Holder, Lease, Leases
@@ -320,13 +320,14 @@ def preview_study(
 ) -> StudyDirectory:
     """Return what `open_study` returns, with the same errors, but write nothing."""
     from expertp.data import check_vocab, open_dataset
+    from expertp.training.build import check_model
     from expertp.training.loop import resolve_device
 
     path, device = Path(path), resolve_device(study.train) if trains_here else study.train.device
     dataset = open_dataset(study.train.data)
     check_vocab(dataset, study.base.vocab_size)
     for run in {(cell.size.model, cell.arm): cell.run for cell in expand(study)}.values():
-        plan_run(run)
+        check_model(run, device)
     data_hash = dataset.content_hash
     if (path / "study.json").exists():
         before = read_study(path)

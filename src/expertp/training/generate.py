@@ -9,28 +9,29 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from expertp.data import TextStream, Tokenizer, TokenizerIdentity, load_tokenizer
 from expertp.data.tokenizers import load_gpt2
 from expertp.errors import DamagedError, InputError
 from expertp.model.cache import KeyValueCache
-from expertp.model.experts import Experts
 from expertp.model.seeding import generator_of
-from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype
+from expertp.training.build import build_model
 from expertp.training.checkpoints import newest_weights
-from expertp.training.loop import autocast, build_model
-from expertp.training.resolution import plan_run, resolve_dtype
+from expertp.training.loop import autocast
+from expertp.training.resolution import resolve_dtype
+from expertp.training.run_model import RunModel
 from expertp.training.store import RunDirectory, TokenizerRecord, read_run
 
 
 class LoadedModel(NamedTuple):
     """A trained model on CPU, its tokenizer and its compute dtype."""
 
-    model: MoETransformer
+    model: RunModel
     tokenizer: Tokenizer
     dtype: Dtype
+    context: int
 
 
 def load_model(out: str | Path) -> LoadedModel:
@@ -40,27 +41,16 @@ def load_model(out: str | Path) -> LoadedModel:
     if weights is None:
         raise InputError(f"{out}: has no checkpoint to sample from; train the run up to its first checkpoint")
     tokenizer = _tokenizer(directory)
-    model = build_model(directory.run, plan_run(directory.run), "cpu")
+    model = build_model(directory.run, "cpu")
     try:
-        model.load_state_dict(weights)
+        model.restore(weights)
     except RuntimeError:
         raise DamagedError(
             f"{out}/run.json: damaged (its model is not that of the weights); {directory.remedy}"
         ) from None
     dtype = resolve_dtype(directory.run, "cpu")
-    return LoadedModel(prepare_weights(model, dtype), tokenizer, dtype)
-
-
-def prepare_weights(model: MoETransformer, dtype: Dtype) -> MoETransformer:
-    """Return the model, ready to generate in a compute dtype: autocast would round weights to bfloat16 at every token.
-
-    Rounding the weights of matrix products once gives the same logits. The router computes in float32.
-    """
-    if dtype == "bfloat16":
-        for module in model.modules():
-            if isinstance(module, nn.Linear | Experts):
-                module.to(torch.bfloat16)
-    return model.eval()
+    model.prepare_generation(dtype)
+    return LoadedModel(model, tokenizer, dtype, directory.run.model.context)
 
 
 def _tokenizer(directory: RunDirectory) -> Tokenizer:
@@ -130,14 +120,11 @@ def next_logits(
     With a cache, only the ids that it does not hold are computed. Positions are learned: beyond the context every id
     has another position at each step, so the cache is of no use and all ids are computed afresh.
     """
-    model = loaded.model
-    if ids_BS.shape[1] > model.spec.context:
-        ids_BS, cache = ids_BS[:, -model.spec.context :], None
+    if ids_BS.shape[1] > loaded.context:
+        ids_BS, cache = ids_BS[:, -loaded.context :], None
     new_BS = ids_BS if cache is None else ids_BS[:, cache.length :]
     with autocast(loaded.dtype, "cpu"):
-        h_BSN = model.hidden(new_BS, cache).h_BSN
-        logits_BV: Tensor = model.logits(h_BSN[:, -1:])[:, 0]
-    return logits_BV
+        return loaded.model.next_logits(new_BS, cache)
 
 
 def generate(
@@ -159,11 +146,8 @@ def generate(
     for step in range(count):
         logits_BV = next_logits(loaded, ids_BS, cache)[:, : loaded.tokenizer.vocab_size]
         if step == 0:  # the samples part ways
-            logits_BV, ids_BS, cache = (
-                logits_BV.expand(samples, -1),
-                ids_BS.expand(samples, -1),
-                cache.repeated(samples),
-            )
+            logits_BV, ids_BS = logits_BV.expand(samples, -1), ids_BS.expand(samples, -1)
+            cache = None if cache is None else cache.repeated(samples)
         chosen = tuple(
             int(torch.multinomial(sampling.probabilities(logits_V), 1, generator=generator))
             for logits_V, generator in zip(logits_BV, generators, strict=True)

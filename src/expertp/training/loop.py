@@ -19,13 +19,11 @@ from torch.utils import deterministic as torch_deterministic
 
 from expertp.data import Dataset, check_vocab, eval_batches, train_batch
 from expertp.errors import InputError
-from expertp.model.balance import bias_update
-from expertp.model.experts import choose_backend
-from expertp.model.transformer import MoETransformer
-from expertp.plan import Plan
 from expertp.spec import Dtype, RunSpec, TrainSpec
-from expertp.training.optim import adamw, init_parameters, lr_factor, set_lr_factor
-from expertp.training.resolution import plan_run, resolve_dtype
+from expertp.training.build import build_model, check_model
+from expertp.training.optim import adamw, lr_factor, set_lr_factor
+from expertp.training.resolution import resolve_dtype
+from expertp.training.run_model import RunModel
 from expertp.util.machine import memory_bytes
 
 
@@ -53,12 +51,11 @@ def resolve_device(train: TrainSpec) -> str:
 
 def check_run(run: RunSpec, dataset: Dataset, device: str) -> None:
     """Raise `InputError` if the run has no valid plan, too little data or too little memory; writes no file."""
-    plan_run(run)
+    check_model(run, device)
     check_vocab(dataset, run.model.vocab_size)
     train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
     if run.train.eval_every > 0:
         next(iter(eval_batches(dataset.val, run.model.context, 1, run.train.eval_tokens)))
-    choose_backend(run.train.expert_backend, device, run.model, resolve_dtype(run, device))
     # Weights, gradients and the two moments of Adam; activations are not counted.
     needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
     there = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else memory_bytes()
@@ -67,19 +64,6 @@ def check_run(run: RunSpec, dataset: Dataset, device: str) -> None:
             f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB, but this machine has "
             f"{there / 2**30:.1f} GiB; choose a smaller model"
         )
-
-
-def build_model(run: RunSpec, planned: Plan, device: str) -> MoETransformer:
-    """Return the model of a run, with uninitialized weights."""
-    train, dtype = run.train, resolve_dtype(run, device)
-    model = MoETransformer(
-        run.model,
-        planned.forward,
-        backend=choose_backend(train.expert_backend, device, run.model, dtype),
-        with_auxiliary=train.balance == "aux_loss",
-        activation_checkpointing=train.activation_checkpointing,
-    )
-    return model.to(device, torch.float64 if dtype == "float64" else torch.float32)
 
 
 class TrainingLoop:
@@ -97,14 +81,13 @@ class TrainingLoop:
         run: RunSpec,
         dataset: Dataset,
         device: str,
-        on_gradients: Callable[[MoETransformer], None] = lambda _: None,
+        on_gradients: Callable[[RunModel], None] = lambda _: None,
     ) -> None:
         self.run, self.dataset, self.device, self.on_gradients = run, dataset, device, on_gradients
         self.dtype = resolve_dtype(run, device)
-        planned = plan_run(run)
-        self.model = build_model(run, planned, device)
-        init_parameters(self.model, planned, run.train.seed)
-        self.optimizer = adamw(self.model, planned)
+        self.model = build_model(run, device)
+        self.model.init_(run.train.seed)
+        self.optimizer = adamw(self.model.param_groups())
         self.diverge_above = run.train.diverge_above or 2 * math.log(run.model.vocab_size)
         self.steps_done = 0
 
@@ -117,9 +100,10 @@ class TrainingLoop:
         if not diverged:
             self.on_gradients(self.model)
             if self.run.hps.clip is not None:
-                torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.hps.clip)
+                self.model.clip_(self.optimizer, self.run.hps.clip)
             self.optimizer.step()
-            self._balance(load_LE)
+            assert (load_LE.sum(-1) > 0).all() or not load_LE.numel(), "a MoE layer received no tokens"
+            self.model.balance_(load_LE)
         self.optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
         return StepOutcome(loss, load_LE, factor, diverged)
@@ -137,26 +121,26 @@ class TrainingLoop:
         for batch in eval_batches(self.dataset.val, run.model.context, sequences, run.train.eval_tokens):
             tokens = torch.from_numpy(batch).to(self.device)
             with autocast(self.dtype, self.device):
-                total += self.model(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
+                total += self.model.loss(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
             count += len(tokens)
         return total / count
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters and expert biases by name."""
-        return {name: value.contiguous() for name, value in self.model.state_dict().items()}
+        return self.model.weights()
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the tensors of the optimizer state by `STATE/PARAMETER`."""
         return {
             f"{key}/{name}": value.contiguous()
-            for name, parameter in self.model.named_parameters()
+            for name, parameter in self.model.module.named_parameters()
             for key, value in self.optimizer.state[parameter].items()
         }
 
     def restore(self, steps_done: int, weights: Mapping[str, Tensor], optimizer_state: Mapping[str, Tensor]) -> None:
         """Restore the state that `weights` and `optimizer_state` returned after `steps_done` steps."""
-        self.model.load_state_dict(weights)
-        parameters = dict(self.model.named_parameters())
+        self.model.restore(weights)
+        parameters = dict(self.model.module.named_parameters())
         for key, value in optimizer_state.items():
             what, _, name = key.partition("/")
             self.optimizer.state[parameters[name]][what] = value.to(self.device)
@@ -170,18 +154,12 @@ class TrainingLoop:
         total, loads = 0.0, []
         for tokens in micro_batches:
             with autocast(self.dtype, self.device):
-                out = self.model(tokens[:, :-1], tokens[:, 1:])
-            objective = out.loss + run.train.aux_weight * out.auxiliary
+                out = self.model.loss(tokens[:, :-1], tokens[:, 1:])
+            objective = out.loss + out.auxiliary
             (objective / len(micro_batches)).backward()
             total += out.loss.item()
             loads.append(out.load_LE)
         return total / len(micro_batches), torch.stack(loads).sum(0)
-
-    def _balance(self, load_LE: Tensor) -> None:
-        if self.run.model.ffn == "moe":
-            assert (load_LE.sum(-1) > 0).all(), "a MoE layer received no tokens"
-            change_LE = bias_update(load_LE, self.run.model.n_act, self.run.hps.bias_lr, self.run.train.balance)
-            self.model.shift_biases(change_LE)
 
 
 def autocast(dtype: Dtype, device: str) -> AbstractContextManager[Any]:

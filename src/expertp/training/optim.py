@@ -59,10 +59,10 @@ def param_groups(model: nn.Module, plan: Plan, group_of: Callable[[str], str] = 
     return list(groups.values())
 
 
-def adamw(model: nn.Module, plan: Plan) -> torch.optim.AdamW:
-    """Return AdamW with the groups of the plan, using the fused kernel on CPU and CUDA."""
-    device = next(model.parameters()).device.type
-    return torch.optim.AdamW(param_groups(model, plan), fused=device in ("cpu", "cuda"))
+def adamw(groups: list[dict[str, Any]]) -> torch.optim.AdamW:
+    """Return AdamW with some parameter groups, using the fused kernel on CPU and CUDA."""
+    device = groups[0]["params"][0].device.type
+    return torch.optim.AdamW(groups, fused=device in ("cpu", "cuda"))
 
 
 def lr_factor(train: TrainSpec, step: int) -> float:

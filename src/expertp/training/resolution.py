@@ -1,12 +1,31 @@
-"""Resolution of a run: its plan, and the compute dtype that `auto` stands for; no torch."""
+"""Resolution of a run: its plan, and the compute dtype that `auto` stands for; no torch at import."""
 
+from expertp.adapters.fit import Fit, fit
+from expertp.adapters.spec import HFModelSpec
+from expertp.errors import InputError
 from expertp.plan import Plan, plan
-from expertp.spec import Dtype, RunSpec
+from expertp.spec import BaseHPs, Dtype, Model, ModelSpec, RunSpec
 
 
-def plan_run(run: RunSpec) -> Plan:
+def plan_run(run: RunSpec) -> Plan | Fit:
     """Return the plan of a run."""
-    return plan(run.base, run.model, run.hps, steps=run.train.steps, allow_kappa_change=run.allow_kappa_change)
+    return plan_models(run.base, run.model, run.hps, run.train.steps, run.allow_kappa_change)
+
+
+def plan_models(
+    base: Model, target: Model, hps: BaseHPs, steps: int | None = None, allow_kappa_change: bool = False
+) -> Plan | Fit:
+    """Transfer hyperparameters between models of one kind: groups of the reference model, or tensors of a family."""
+    match base, target:
+        case ModelSpec(), ModelSpec():
+            return plan(base, target, hps, steps=steps, allow_kappa_change=allow_kappa_change)
+        case HFModelSpec(), HFModelSpec():
+            described = base.described(), target.described()
+            return fit(*described, hps, steps=steps, allow_kappa_change=allow_kappa_change)
+        case _:
+            raise InputError(
+                "base and model are of different kinds; hyperparameters transfer between sizes of one kind"
+            )
 
 
 def resolve_dtype(run: RunSpec, device: str) -> Dtype:

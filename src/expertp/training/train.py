@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -59,7 +60,7 @@ def train(
     device = resolve_device(run.train)
     run, dataset = resolved(run, device), open_dataset(run.train.data)
     check_run(run, dataset, device)
-    with open_run(out, run, dataset, _environment(device)) as directory:
+    with open_run(out, run, dataset, _environment(run, device)) as directory:
         result = directory.summary()
         if result is not None and result.has_ended:
             return result
@@ -120,7 +121,8 @@ class _RecordedRun:
         return not diverged
 
     def _metrics(self, outcome: StepOutcome, val_loss: float | None) -> StepMetrics:
-        loop, load_LE, routers = self.loop, outcome.load_LE, self.loop.model.routers()
+        loop, load_LE = self.loop, outcome.load_LE
+        has_experts = load_LE.numel() > 0
         here = time.monotonic() - self.started
         tokens_here = (loop.steps_done - self.steps_before) * self.train.batch_tokens
         return StepMetrics(
@@ -129,9 +131,9 @@ class _RecordedRun:
             val_loss=val_loss,
             lr_factor=outcome.lr_factor,
             tokens=loop.steps_done * self.train.batch_tokens,
-            max_load_deviation=tuple(_max_deviation(load_LE, loop.run.model.n_act) if routers else ()),
-            dead_experts=tuple((load_LE == 0).sum(-1).tolist() if routers else ()),
-            bias_range=tuple((router.bias.max() - router.bias.min()).item() for router in routers),
+            max_load_deviation=tuple(_max_deviation(load_LE, loop.run.model.n_act) if has_experts else ()),
+            dead_experts=tuple((load_LE == 0).sum(-1).tolist() if has_experts else ()),
+            bias_range=tuple(loop.model.bias_ranges()),
             seconds=round(self.seconds_before + here, 3),
             tokens_per_second=round(tokens_here / max(here, 1e-9), 1),
         )
@@ -193,10 +195,11 @@ class _RecordedRun:
         return result
 
 
-def _environment(device: str) -> dict[str, str | int]:
+def _environment(run: RunSpec, device: str) -> dict[str, str | int]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
+        **{library: version(library) for library in run.model.libraries},
         "device": torch.cuda.get_device_name() if device == "cuda" else processor_name(),
         "threads": torch.get_num_threads(),
     }
