@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from expertp.study.table import StudyTable
 
 EXAMPLES = """\
-  expertp sweep configs/study.yaml --dry-run
   expertp sweep configs/study.yaml --out studies/first --until decided --minutes 30
   expertp sweep configs/study.yaml --out studies/first --executor slurm --sbatch='--partition=a100 --gres=gpu:1'
 """
