@@ -42,14 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Fixtures that take long to make and are shared by many tests: with --dist loadgroup, these tests run in one process.
-SHARED_FIXTURES = ("directory", "templates", "at_base", "trained", "table", "six_steps")
+SHARED_FIXTURES = ("directory", "templates", "at_base", "trained", "table", "six_steps", "slurm", "ray", "browser")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if shared := [name for name in SHARED_FIXTURES if name in getattr(item, "fixturenames", ())]:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}-{shared[0]}"))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if shared := [name for name in SHARED_FIXTURES if name in getattr(item, "fixturenames", ())]:
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}-{shared[0]}"))
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sweeps train in this process: to start a worker takes seconds."""
+    from expertp.study.sweep import InProcess
+
+    monkeypatch.setattr("expertp.study.executors.local.LocalExecutor", lambda *_arguments, **_options: InProcess())
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -62,7 +62,7 @@ INSIDE = {
         ("results",),
         ("store",),
         ("progress", "executors.local", "executors.slurm_jobs"),
-        ("sweep", "executors.slurm", "executors.task"),
+        ("sweep", "executors.ray", "executors.slurm", "executors.task"),
         ("executors.worker",),
     ),
     "paper": (

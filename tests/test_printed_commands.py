@@ -71,7 +71,9 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 @pytest.fixture
-def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+def process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], in_process: None
+) -> Shell:
     """Run the commands of a line in this process in an empty directory; return their output."""
     monkeypatch.delenv("COLUMNS", raising=False)
     (tmp_path / "work").mkdir()

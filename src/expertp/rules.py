@@ -240,6 +240,8 @@ RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "no_alpha": NO_ALPHA,
     "native": NATIVE,
 }
+# Rule sets of the reference model.
+REFERENCE_RULES: tuple[RuleSetName, ...] = tuple(name for name, rules in RULE_SETS.items() if not rules.is_native)
 
 # Constant multipliers do not depend on scale. Names are FAMILY_lr and FAMILY_init; a family is one or more groups.
 CONSTANT_FAMILIES: Mapping[str, tuple[str, ...]] = {

@@ -110,7 +110,7 @@ def test_a_case_that_does_not_exist_gets_a_hint(capsys):
     assert main(["bench", "experts", "--rounds", "0"]) == 2
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_workers_are_compared_on_one_study() -> None:
     case = compare_workers(rounds=1, steps=2)
     assert (case.name, case.runs) == ("8 runs of 2 steps", 8)

@@ -11,6 +11,8 @@ import yaml
 from hugging_face import model_tree, run_tree, study_tree
 from runs import write_tokens
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
 
 

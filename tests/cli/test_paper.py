@@ -17,6 +17,8 @@ from expertp.paper.finding import PaperStudy
 from expertp.paper.listing import PROFILES, Listed, listed_findings
 from expertp.paper.profile import load_profile
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 TINY = {"n_embd": 16, "n_layer": 1, "d_head": 8, "vocab_size": 257, "context": 16}
 NAMES = [finding.name for finding in FINDINGS]
 NO_TRAINING = ("bias-shift", "soft-router")

@@ -72,6 +72,7 @@ def test_a_dry_run_at_the_scale_of_the_paper_takes_seconds(tmp_path: Path) -> No
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_a_study_can_be_resumed_from_its_own_directory_and_from_anywhere(
     study_file: Path, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_study_can_be_resumed_from_its_own_directory_and_from_anywhere(
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_a_sweep_ends_with_results_and_verdicts_and_a_second_one_trains_nothing(
     study_file: Path, tmp_path: Path, say: Say
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_sweep_ends_with_results_and_verdicts_and_a_second_one_trains_nothing(
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: Say) -> None:
     say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
     code, out, _ = say("status", tmp_path / "study")
@@ -129,6 +132,7 @@ def test_status_tells_how_a_study_stands(study_file: Path, tmp_path: Path, say: 
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_status_lists_failures_and_exits_with_1(study_file: Path, tmp_path: Path, say: Say) -> None:
     from expertp.study.store import read_study
 
@@ -172,6 +176,7 @@ def test_a_bad_study_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_a_directory_of_another_study_is_refused_and_left_as_it_is(study_file: Path, tmp_path: Path, say: Say) -> None:
     say("sweep", study_file, "--out", tmp_path / "study", "--workers", 1)
     before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "study").rglob("*"))
@@ -199,6 +204,7 @@ def test_cells_that_would_decide_a_verdict_are_shown_with_their_cost(capsys: pyt
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_an_adaptive_sweep_trains_few_cells_and_goes_on(study_file: Path, tmp_path: Path, say: Say) -> None:
     """With little time it stops at the first cells; the same command continues, and a plain sweep trains the rest."""
     out = tmp_path / "study"

@@ -13,11 +13,12 @@ from expertp.analysis.transfer import judge
 from expertp.cli.main import build_parser, main
 from expertp.config import load_spec
 from expertp.report import commands
-from expertp.study.executors.local import LocalExecutor
 from expertp.study.load import build_study, load_study
 from expertp.study.store import open_study, read_study
-from expertp.study.sweep import sweep
+from expertp.study.sweep import InProcess, sweep
 from expertp.theory.spec import TheorySpec
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 DIRECTORY = Path("my studies/first")
 
@@ -49,7 +50,7 @@ def test_one_command_decides_all_open_verdicts_and_runs_as_printed(tmp_path, mon
     tree["axes"]["depth"] = {"sizes": [2, 3], "sweep": ["log2_lr"]}
     directory = open_study(tmp_path / "my study", build_study(tree, "study:"))
     before = len(directory.runs)
-    table = sweep(directory, LocalExecutor(1))
+    table = sweep(directory, InProcess())
     found = commands.deciding(directory, table, judge(table))
     monkeypatch.chdir(tmp_path)
     program, *arguments = shlex.split(found.command)

@@ -15,7 +15,7 @@ from expertp.model import MoETransformer, group_of
 from expertp.plan import constant_names
 from expertp.report.formulas import Polynomial, Symbolic, formulas
 from expertp.report.planner import planner_page
-from expertp.rules import CONSTANT_FAMILIES, RULE_SETS
+from expertp.rules import CONSTANT_FAMILIES, REFERENCE_RULES
 from expertp.training.optim import param_groups
 
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 850}
@@ -84,7 +84,7 @@ def random_state(chance):
         "hps.weight_decay": chance.choice(["0", "0.1", "1e-4"]),
         "hps.bias_lr": chance.choice(["0", "0.1", "0.001"]),
         "hps.gamma": chance.choice(["1", "0.5", "1/2", "0.7", "2", "inf"]),
-        "hps.rules": chance.choice(sorted(RULE_SETS)),
+        "hps.rules": chance.choice(sorted(REFERENCE_RULES)),
         "hps.eps_rule": chance.choice(["consistent", "paper"]),
         "hps.residual": chance.choice(["relative", "absolute"]),
         "hps.decay": chance.choice(["independent", "tau"]),
@@ -173,7 +173,7 @@ def test_symbols_go_through_products_and_sums():
 
 def test_the_export_holds_every_rule_set_and_is_small():
     data = formulas()
-    assert set(data["settings"]) == set(RULE_SETS)
+    assert set(data["settings"]) == set(REFERENCE_RULES)
     assert len(json.dumps(data)) < 60_000
 
 

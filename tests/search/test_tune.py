@@ -240,8 +240,8 @@ def test_a_descent_that_began_elsewhere_is_refused_and_kept(study_file, tmp_path
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("in_process")
 def test_the_verb_writes_a_preset_that_a_study_can_hold(study_file, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("expertp.study.executors.local.LocalExecutor", lambda _workers: InProcess())
     monkeypatch.setattr("expertp.search.tune.COORDINATES", ("lr", "mlp_down_lr"))
     monkeypatch.setattr("expertp.search.tune.descend", partial(descend, coordinates=("lr", "mlp_down_lr")))
     out = tmp_path / "tuned"

@@ -339,7 +339,7 @@ def wait_for(condition, process):
 
 
 @pytest.mark.parametrize(
-    ("early", "late"), [pytest.param(1, 2, marks=pytest.mark.heavy), pytest.param(2, 5, marks=pytest.mark.slow)]
+    ("early", "late"), [pytest.param(0, 1, marks=pytest.mark.heavy), pytest.param(2, 5, marks=pytest.mark.slow)]
 )
 def test_kill_9_at_random_points_and_resume_is_the_uninterrupted_run(data, tmp_path, early, late):
     """Killed some times during start-up, and more often after a new checkpoint."""

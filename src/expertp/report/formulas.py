@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, get_args
 
 from expertp.plan import GROUPS, forward_multipliers, group_settings, place_in_paper, present_groups
-from expertp.rules import ONE, RULE_SETS, SYMBOLS, Monomial
+from expertp.rules import ONE, REFERENCE_RULES, RULE_SETS, SYMBOLS, Monomial
 from expertp.spec import BaseHPs, EpsRule, ModelSpec
 
 # Hyperparameters of the base, the constants of a group, and the length of the run relative to the base's.
@@ -148,16 +148,16 @@ def formulas() -> dict[str, Any]:
             eps_rule: {str(is_zero).lower(): _settings(rules, eps_rule, is_zero, place) for is_zero in (False, True)}
             for eps_rule in get_args(EpsRule)
         }
-        for rules in RULE_SETS
+        for rules in REFERENCE_RULES
     }
     forward = {
         rules: {residual: _forward(rules, residual, place) for residual in ("relative", "absolute")}
-        for rules in RULE_SETS
+        for rules in REFERENCE_RULES
     }
     return {
         "groups": list(GROUPS),
         "starts": [RULE_SETS["expertp"].rows[group].start for group in GROUPS],
-        "where": {rules: [place_in_paper(group, rules) for group in GROUPS] for rules in RULE_SETS},
+        "where": {rules: [place_in_paper(group, rules) for group in GROUPS] for rules in REFERENCE_RULES},
         "symbols": [*FACTORS, *SYMBOLS],
         "settings": settings,
         "forward": forward,

@@ -83,7 +83,7 @@ def test_an_array_over_two_nodes_trains_what_one_process_does(
     assert jobs_of(directory).job == jobs.job, "nothing is left to submit"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_requeued(
     slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
 ) -> None:
