@@ -193,7 +193,7 @@ def test_a_failure_is_not_taken_from_under_another_sweep(data, tmp_path):
 @pytest.mark.heavy
 def test_worker_processes_end_as_one_process_does(data, tmp_path):
     """A worker that is killed is replaced, and the results are those of an undisturbed sweep."""
-    study = tiny_study(data, steps=40, eval_every=40)
+    study = tiny_study(data, steps=15, eval_every=15)
     sweep(open_study(tmp_path / "quiet", study), InProcess())
     directory = open_study(tmp_path / "killed", study)
     victims = []

@@ -338,22 +338,20 @@ def wait_for(condition, process):
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize(
-    ("early", "late"), [pytest.param(0, 1, marks=pytest.mark.heavy), pytest.param(2, 5, marks=pytest.mark.slow)]
-)
-def test_kill_9_at_random_points_and_resume_is_the_uninterrupted_run(data, tmp_path, early, late):
-    """Killed some times during start-up, and more often after a new checkpoint."""
+@pytest.mark.slow
+def test_kill_9_at_random_points_and_resume_is_the_uninterrupted_run(data, tmp_path):
+    """Killed twice during start-up, and five times after a new checkpoint; the quick version is in tests/crash."""
     run_file = tmp_path / "run.yaml"
-    run_file.write_text(yaml.safe_dump(run_tree(data, train={"steps": 60 * late, "checkpoint_steps": 7})))
+    run_file.write_text(yaml.safe_dump(run_tree(data, train={"steps": 300, "checkpoint_steps": 7})))
     assert ended(start(run_file, tmp_path / "whole")) == 0
     chance = random.Random(0)
     out, killed_at = tmp_path / "killed", []
-    for _ in range(early):
+    for _ in range(2):
         process = start(run_file, out)
         time.sleep(chance.uniform(0, 2.5))
         process.kill()
         ended(process)
-    for _ in range(late):
+    for _ in range(5):
         process = start(run_file, out)
         _, before = progress(out)
         wait_for(lambda before=before: progress(out)[1] not in ([], before), process)
@@ -361,7 +359,7 @@ def test_kill_9_at_random_points_and_resume_is_the_uninterrupted_run(data, tmp_p
         process.kill()
         assert ended(process) == -signal.SIGKILL, "the run must still have been going"
         killed_at.append(progress(out)[1][-1].name)
-    assert len(set(killed_at)) == late, killed_at
+    assert len(set(killed_at)) == 5, killed_at
     assert ended(start(run_file, out)) == 0
     assert records(out) == records(tmp_path / "whole")
     assert same(weights(out), weights(tmp_path / "whole"))

@@ -30,7 +30,7 @@ def can_unshare() -> bool:
     return has_it and subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.skipif(not can_unshare(), reason="no right to make a process namespace (unshare --pid)")
 def test_the_run_of_a_job_that_was_killed_on_another_machine_goes_on_here(
     data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
