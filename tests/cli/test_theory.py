@@ -208,3 +208,10 @@ def test_a_problem_that_is_refused_leaves_no_directory(tmp_path, capsys):
     assert main(["theory", "solve", "eta=-1", "--out", str(tmp_path / "new")]) == 2
     assert "eta" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_with_control_characters_is_printed_with_escapes(tmp_path, capsys):
+    assert main(["theory", "simulate", *TINY, SIZES, "networks.seeds=2", "--out", f"{tmp_path}/\x1b[2J"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\\x1b[2J: simulate.json" in out

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from expertp.cli.progress import Reporter
 from expertp.cli.text import columns
 from expertp.config import load_spec
-from expertp.errors import InputError, did_you_mean
+from expertp.errors import InputError, did_you_mean, printable
 from expertp.util.files import exclusive, temporary_name, write_atomically
 from expertp.util.text import count, plural
 
@@ -100,7 +100,8 @@ def _write(found: Outcome, out: Path, name: str) -> None:
     for drawing in drawn:
         drawing.write(out)
     write_atomically(out / f"{name}.json", (json.dumps(found.record) + "\n").encode())
-    found.text.append(f"{out}: {', '.join([f'{name}.json', *(f'{each.name}.svg' for each in drawn)])}")
+    files = [f"{name}.json", *(f"{each.name}.svg" for each in drawn)]
+    found.text.append(f"{printable(str(out))}: {', '.join(files)}")
 
 
 def _load(args: argparse.Namespace) -> "TheorySpec":
