@@ -109,6 +109,23 @@ def test_ctrl_c_while_python_shuts_down_shows_no_traceback(monkeypatch: pytest.M
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_ctrl_c_that_an_extension_turns_into_its_own_error_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """matplotlib's renderer does so: it asks Python for a clip box and calls whatever goes wrong an invalid one."""
+
+    def draw(argv: list[str]) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("Invalid bounding box") from None
+        raise AssertionError
+
+    monkeypatch.setattr("expertp.cli.main.dispatch", draw)
+    assert main(["report"]) == 130
+    assert capsys.readouterr().err == "expertp: interrupted; run the same command to resume\n"
+
+
 @pytest.mark.parametrize("example", USAGE.partition("examples:\n")[2].strip().splitlines())
 def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     _, verb, *arguments = shlex.split(example)

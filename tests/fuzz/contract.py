@@ -162,8 +162,12 @@ def _bounded(trains: bool) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         """Stop as with Ctrl-C a command that does not listen to SIGTERM: the default handler would end the tests."""
-        if not is_over:
-            raise KeyboardInterrupt
+        if is_over:
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            handler(signal.SIGINT, frame)
+        raise KeyboardInterrupt
 
     def ring_again(lost: "sys.UnraisableHookArgs") -> None:
         """Repeat an exception of the handlers that is lost where it was raised, as in a weak reference's callback."""

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from typing import NoReturn
 from expertp.errors import InputError, RunError, did_you_mean, one_line, shown
 from expertp.util.machine import is_out_of_memory, rank_and_ranks
 
-EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT = 0, 1, 2
+EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
+# How long the other ranks let rank 0 speak: torchrun ends all of them as soon as one has ended.
+RANK_0_SECONDS = 10.0
 
 VERBS = {
     "demo": "run a complete transfer study in minutes and show its commands",
@@ -143,39 +146,47 @@ def _say(message: str) -> None:
     print(one_line(f"expertp: {message}"), file=sys.stderr)
 
 
+def _say_interrupted() -> int:
+    _say("interrupted; run the same command to resume")
+    return EXIT_INTERRUPTED
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `expertp` command and return its exit code (0 ok, 1 failed, 2 bad input, 130 SIGINT, 143 SIGTERM).
 
     Without `argv`, it runs the command of this process, which ends when it returns.
     """
     warnings.showwarning = _show_warning
-    with _interrupted_once(is_ending=argv is None):
-        return _main(sys.argv[1:] if argv is None else argv)
+    with _interrupted_once(is_ending=argv is None) as interrupted:
+        return _main(sys.argv[1:] if argv is None else argv, interrupted)
 
 
 @contextmanager
-def _interrupted_once(is_ending: bool) -> Iterator[None]:
-    """Raise KeyboardInterrupt at the first SIGINT; the second ends the process at once, without a traceback.
+def _interrupted_once(is_ending: bool) -> Iterator[threading.Event]:
+    """Raise KeyboardInterrupt and set the yielded event at the first SIGINT; the second ends the process at once.
 
-    So does one that comes while Python shuts down, where the process ends after the command (`is_ending`).
+    It ends without a traceback. So does one that gets a SIGINT while Python shuts down, where the process ends after
+    the command (`is_ending`).
     """
+    interrupted = threading.Event()
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         del frame
         signal.signal(number, signal.SIG_DFL)
+        interrupted.set()
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
-        yield
+        yield interrupted
         return
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if is_ending else before)
 
 
-def _main(argv: Sequence[str]) -> int:
+def _main(argv: Sequence[str], interrupted: threading.Event) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a file name may hold bytes that are not UTF-8
             stream.reconfigure(errors="backslashreplace")
@@ -183,17 +194,25 @@ def _main(argv: Sequence[str]) -> int:
         code = dispatch(argv)
         sys.stdout.flush()
         return code
-    except (InputError, RunError) as error:
-        if not isinstance(error, _ManyRanks) or rank_and_ranks()[0] == 0:
+    except _ManyRanks as error:
+        if rank_and_ranks()[0] == 0:
             _say(str(error))
+        else:
+            time.sleep(RANK_0_SECONDS)
+        return EXIT_BAD_INPUT
+    except (InputError, RunError) as error:
+        _say(str(error))
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except KeyboardInterrupt:
-        _say("interrupted; run the same command to resume")
-        return 130
+        return _say_interrupted()
     except Exception as error:
+        if (
+            interrupted.is_set()
+        ):  # an extension that calls Python may raise an error of its own in place of the interrupt
+            return _say_interrupted()
         if is_out_of_memory(error):
             _say("out of memory; use a smaller model, a smaller train.micro_batch or fewer --workers, and run again")
             return EXIT_FAILED
