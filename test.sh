@@ -7,6 +7,8 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$root/scripts/setup.sh" dev
 cd "$root"
+# Tests start many processes; compiled modules make each of them start sooner.
+unset PYTHONDONTWRITEBYTECODE
 if [ "${1:-}" = quick ]; then
   shift
   set -- -m "not slow and not heavy" "$@"
