@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from typecheck import WITH_SHAPES
 
 if TYPE_CHECKING:
     from fuzz.templates import Templates
 
-# Tests check the annotations of the whole package at run time. A name that a module imports under TYPE_CHECKING only
-# (matplotlib, torch and tokenizers are slow to import) counts as Any.
-# TYPECHECK=0 leaves the checks out, for long tests of what users run.
-if os.environ.get("TYPECHECK") != "0":
-    install_import_hook("expertp", "typecheck.checked")
+# mypy cannot check the shapes of arrays, so tests check the annotations of the modules that have them at run time. A
+# name that a module imports under TYPE_CHECKING only (matplotlib, torch and tokenizers are slow to import) counts as
+# Any. TYPECHECK=all checks the whole package, which makes tests up to three times as long; TYPECHECK=0 checks nothing,
+# for long tests of what users run.
+if checked := {"0": (), "all": ("expertp",)}.get(os.environ.get("TYPECHECK", ""), WITH_SHAPES):
+    install_import_hook(checked, "typecheck.checked")
 
 # The models of the tests are tiny: one thread is faster than two, in subprocesses too.
 os.environ["OMP_NUM_THREADS"] = "1"

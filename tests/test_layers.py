@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typecheck import WITH_SHAPES
 
 SOURCE = Path(__file__).parents[1] / "src" / "expertp"
 
@@ -185,3 +186,10 @@ def test_the_public_names_are_there_and_are_not_modules() -> None:
         assert not isinstance(getattr(expertp, name), types.ModuleType), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = expertp.nothing
+
+
+def test_every_module_with_shapes_is_checked_at_run_time() -> None:
+    places = [path.relative_to(SOURCE.parent) for path in FILES if "jaxtyping" in imported_modules(path)]
+    names = [".".join(place.with_suffix("").parts) for place in places]
+    assert names
+    assert not [name for name in names if not f"{name}.".startswith(tuple(f"{each}." for each in WITH_SHAPES))]
