@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from runs import tiny_run
 
 from expertp.cli.main import main
 from expertp.data import PrepareOptions, prepare
+from expertp.errors import DamagedError
 from expertp.training.generate import Sampling, generate, generate_text, load_model, next_logits
 from expertp.training.loop import autocast
 from expertp.training.train import train
@@ -96,6 +98,16 @@ def test_padding_rows_of_the_vocabulary_are_never_drawn(trained):
 def test_a_directory_without_a_run_is_refused(tmp_path, capsys):
     assert main(["generate", str(tmp_path), "--prompt", "x"]) == 2
     assert "no run here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sizes", [{"vocab_size": 2**31}, {"n_layer": 2**40}, {"n_exp": 8}, {"n_embd": 16}])
+def test_a_record_of_another_model_is_damaged_and_no_such_model_is_built(trained, tmp_path, sizes):
+    shutil.copytree(trained, tmp_path / "run")
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    record["run"]["model"] |= sizes
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    with pytest.raises(DamagedError, match=r"run.json: damaged \(its model is not that of the weights\)"):
+        load_model(tmp_path / "run")
 
 
 def test_a_text_beyond_the_context_is_that_of_the_last_tokens_and_the_command_says_so(trained, capsys):

@@ -41,13 +41,14 @@ def load_model(out: str | Path) -> LoadedModel:
     if weights is None:
         raise InputError(f"{out}: has no checkpoint to sample from; train the run up to its first checkpoint")
     tokenizer = _tokenizer(directory)
+    other = DamagedError(f"{out}/run.json: damaged (its model is not that of the weights); {directory.remedy}")
+    if directory.run.model.counts().total > sum(value.numel() for value in weights.values()):
+        raise other  # before a model of any size is built
     model = build_model(directory.run, "cpu")
     try:
         model.restore(weights)
     except RuntimeError:
-        raise DamagedError(
-            f"{out}/run.json: damaged (its model is not that of the weights); {directory.remedy}"
-        ) from None
+        raise other from None
     dtype = resolve_dtype(directory.run, "cpu")
     model.prepare_generation(dtype)
     return LoadedModel(model, tokenizer, dtype, directory.run.model.context)
