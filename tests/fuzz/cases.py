@@ -210,7 +210,7 @@ def run_directory(rng: random.Random, templates: Templates, root: Path) -> Case:
 
 def study_directory(rng: random.Random, templates: Templates, root: Path) -> Case:
     """The directory of a study with mutations, looked at, swept further or reported."""
-    name = rng.choice(("study", "half"))
+    name = rng.choice(("study", "half", "half"))
     templates.copy(root, name, "tokens", "study.yaml")
     mutate_directory(root / name, rng)
     verb = rng.choices(("status", "dry-run", "sweep", "coordcheck", "report"), (60, 15, 15, 7, 3))[0]
@@ -268,15 +268,15 @@ def hostile_paths(rng: random.Random, templates: Templates, root: Path) -> Case:
 
 # Kinds with the share of cases that each gets.
 KINDS: dict[Kind, int] = {
-    settings_file: 20,
-    override: 14,
+    settings_file: 18,
+    override: 12,
     command_line: 12,
-    jsonl: 10,
+    jsonl: 8,
     other_source: 8,
     shards: 8,
     run_directory: 10,
-    study_directory: 10,
-    hostile_paths: 8,
+    study_directory: 18,
+    hostile_paths: 6,
 }
 
 

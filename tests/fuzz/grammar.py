@@ -4,7 +4,9 @@ import json
 import math
 import os
 import random
+import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
@@ -235,12 +237,11 @@ def mutate_directory(root: Path, rng: random.Random) -> None:
 
 
 def _pick_entry(folder: Path, rng: random.Random) -> Path | None:
-    """Return an entry below a folder, chosen level by level: a folder with few files counts as much as a full one."""
-    entries = sorted(path for path in folder.iterdir() if path.exists() and not path.is_symlink())
-    if not entries:
-        return None
-    path = rng.choice(entries)
-    return (_pick_entry(path, rng) or path) if path.is_dir() and rng.random() < 0.7 else path
+    """Return an entry below a folder: every kind of file or folder is as likely, however many there are of it."""
+    kinds = defaultdict[str, list[Path]](list)
+    for path in sorted(path for path in folder.rglob("*") if path.exists() and not path.is_symlink()):
+        kinds[re.sub(r"[0-9a-f]{8}|[0-9]+", "#", str(path.relative_to(folder)))].append(path)
+    return rng.choice(rng.choice(list(kinds.values()))) if kinds else None
 
 
 def _mutate_entry(path: Path, rng: random.Random) -> None:

@@ -292,17 +292,20 @@ def test_a_run_that_is_a_link_to_itself_is_damaged(directory, capsys):
         ("workers/0.log", "folder", "file"),
         ("workers/0.log", "pipe", "file"),
         ("failures", "pipe", "directory"),
+        ("runs/.leases", "pipe", "directory"),
+        ("runs/.leases/{run}", "pipe", "directory"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is(directory, name, how, kind):
     """Else study.json is written first, or all runs are trained before results.csv turns out to be a folder."""
-    place = directory.path / name
+    place = directory.path / name.format(run=next(iter(directory.runs)))
     shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+    place.parent.mkdir(exist_ok=True)
     damage(place, how)
     record = directory.path / "study.json"
     record.write_text(json.dumps(json.loads(record.read_text())))  # would be written again
     before = record.read_bytes()
-    with pytest.raises(InputError, match=f"{name}: is not a {kind}; move it away"):
+    with pytest.raises(InputError, match=f"{place}: is not a {kind}; move it away"):
         open_study(directory.path, directory.study)
     assert record.read_bytes() == before
 

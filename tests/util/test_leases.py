@@ -198,3 +198,9 @@ def test_a_time_that_makes_no_sense_is_refused(text: str, monkeypatch: pytest.Mo
         lease_seconds()
     monkeypatch.delenv("EXPERTP_LEASE_SECONDS")
     assert lease_seconds() == module.LEASE_SECONDS
+
+
+def test_a_file_in_the_place_of_a_lease_is_held_by_nobody(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("x")
+    assert Leases(tmp_path).holder("run") is None
+    assert Leases(tmp_path).held_by(os.getpid()) == []

@@ -343,13 +343,15 @@ def preview_study(
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
     elif path.exists() and any(path.iterdir()) and not any((path / name).is_dir() for name in (OWN_RUNS, *FOLDERS)):
         raise InputError(f"{path}: has files and is not a study of expertp; choose another --out")
-    _check_kinds(path)
-    return StudyDirectory(path, study, data_hash, device, _checked_folder(runs_folder or OWN_RUNS, path))
+    directory = StudyDirectory(path, study, data_hash, device, _checked_folder(runs_folder or OWN_RUNS, path))
+    _check_kinds(directory)
+    return directory
 
 
-def _check_kinds(path: Path) -> None:
+def _check_kinds(directory: StudyDirectory) -> None:
     """Refuse a directory that has something else where a sweep writes: it would find out after training."""
-    for folder in (path / name for name in FOLDERS):
+    path, leases = directory.path, directory.leases.folder
+    for folder in (*(path / name for name in FOLDERS), leases, *(leases / identity for identity in directory.runs)):
         if os.path.lexists(folder) and not folder.is_dir():
             raise InputError(f"{folder}: is not a directory; move it away and run the same command again")
     for file in (path / "results.csv", *sorted((path / "workers").glob("*.log"))):

@@ -129,7 +129,7 @@ class Leases:
         path = self._path(name, self._last_number(name))
         try:
             holder, age = _read(path), time.time() - path.stat().st_mtime
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         if holder is None or holder.is_released or holder.is_dead:
             return None
