@@ -166,22 +166,23 @@ def test_cost_counts_a_run_once():
 
 
 def test_a_study_takes_the_first_corpus_of_its_profile_unless_it_names_another():
-    assert [each.corpus_of("speedrun") for each in (CPU, PAPER)] == ["novels", "fineweb"]
-    assert [each.corpus_of("transfer-twelfth") for each in (CPU, PAPER)] == ["k8s-docs", "c4"]
+    assert [each.corpus_of("speedrun") for each in (CPU, PAPER)] == ["k8s-docs", "fineweb"]
+    assert [each.corpus_of("transfer-twelfth") for each in (CPU, PAPER)] == ["builtin", "c4"]
     for profile in (CPU, PAPER):
         assert profile.study("medium-twelfth", "data").base.kappa == Fraction(1, 12)
 
 
 def test_text_comes_from_a_folder_or_the_built_in_corpus(tmp_path, monkeypatch):
-    corpus = CPU.corpora["novels"]
+    corpus = CPU.corpora["k8s-docs"]
     monkeypatch.delenv("EXPERTP_CORPORA", raising=False)
-    source = find_source("novels", corpus)
-    assert (source.text, source.name) == ("builtin", "builtin")
+    source = find_source("k8s-docs", corpus)
+    assert (source.text, source.name) == ("builtin", "builtin-512")
     assert "EXPERTP_CORPORA is not set" in source.note
     monkeypatch.setenv("EXPERTP_CORPORA", str(tmp_path))
-    assert f"{tmp_path / 'novels'} does not exist" in find_source("novels", corpus).note
-    (tmp_path / "novels").mkdir()
-    assert find_source("novels", corpus).text == str(tmp_path / "novels")
+    assert f"{tmp_path / 'k8s-docs'} does not exist" in find_source("k8s-docs", corpus).note
+    (tmp_path / "k8s-docs").mkdir()
+    assert find_source("k8s-docs", corpus).text == str(tmp_path / "k8s-docs")
+    assert not find_source("builtin", CPU.corpora["builtin"]).note
     assert find_source("c4", PAPER.corpora["c4"]).text == "hf:allenai/c4:en"
 
 

@@ -6,8 +6,8 @@
   expertp paper page          one page about the findings that were made
 
 Findings in one DIR share their runs, and finished runs are never trained again. The profile `cpu` asks the paper's
-questions at a size that two cores can train, on the folders `novels` and `k8s-docs` of the directory that
-EXPERTP_CORPORA names, or on the built-in corpus. The profile `paper` has the paper's own settings, and needs GPUs.
+questions at a size that two cores can train, on the folder `k8s-docs` of the directory that EXPERTP_CORPORA names, and
+on the built-in corpus. The profile `paper` has the paper's own settings, and needs GPUs.
 """
 
 import argparse

@@ -30,7 +30,7 @@ CRITERIA = Criteria(
     "study's tolerance (TRANSFERS), beyond noise.",
 )
 
-LONG = {"steps": 1800, "schedule": "cosine", "eval_every": 180}
+LONG = {"steps": 900, "schedule": "cosine", "eval_every": 90}
 LARGER = {"n_embd": 128, "n_layer": 4}
 
 STUDY = PaperStudy(

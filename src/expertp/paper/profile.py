@@ -116,7 +116,7 @@ class Source:
 def find_source(name: str, corpus: CorpusSpec) -> Source:
     """Return the text of a corpus; the built-in corpus replaces a folder that does not exist."""
     size = f"-{corpus.vocab_size}" if corpus.vocab_size else ""
-    if corpus.source.startswith("hf:"):
+    if corpus.source == BUILT_IN or corpus.source.startswith("hf:"):
         return Source(name, corpus.source, f"{name}{size}")
     root = os.environ.get(CORPORA_VARIABLE)
     folder = Path(root) / corpus.source if root else None

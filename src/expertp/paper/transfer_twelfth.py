@@ -8,7 +8,7 @@ CLAIM = "At sparsity 1/12 and on another corpus, the optimal learning rate and i
 
 TWELFTH_SIZES: Sizes = {**SIZES, "experts": [24, 48, 96]}
 TWELFTH_PAPER_SIZES: Sizes = {"width": [512, 1024], "experts": [12, 24, 48], "alpha": [1, 2, 4]}
-CPU = {"corpus": "k8s-docs", "base": {"n_exp": 24}}
+CPU = {"corpus": "builtin", "base": {"n_exp": 24}}
 PAPER = {"corpus": "c4", "base": {"n_exp": 12}}
 
 STUDY = PaperStudy(

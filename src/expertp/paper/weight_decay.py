@@ -52,7 +52,7 @@ def _arms(steps_times_lr: float) -> dict[str, Any]:
 
 STUDY = zero_shot_study(
     "weight-decay",
-    cpu={"axes": {"width": [64, 256], "experts": [8, 32]}, "arms": _arms(600 * 2**-6.5)},
+    cpu={"axes": {"width": [64, 256], "experts": [8, 32]}, "arms": _arms(300 * 2**-6.5)},
     paper={"axes": {"width": [512, 1024], "experts": [4, 16]}, "arms": _arms(2000 / 16)},
 )
 
