@@ -20,6 +20,9 @@ CLAIM = (
 
 Sizes = Mapping[str, Sequence[float]]  # by axis
 
+# Octaves around the learning rate of a study that has its own.
+AROUND = [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
+
 SIZES: Sizes = {"width": [64, 128, 256], "experts": [8, 16, 32], "alpha": [1, 2, 4]}
 SIZES_OF_DEPTH: Sizes = {"depth": [4, 8, 16]}
 PAPER_SIZES: Sizes = {
@@ -64,7 +67,7 @@ STUDY_BESIDE = PaperStudy(
     cpu={
         "hps": PAPER_HPS,
         "axes": swept_at_largest(SIZES, sweep=["log2_lr"]),
-        "lr_octaves": [-1.5, -1, -0.5, 0, 0.5, 1, 1.5],
+        "lr_octaves": AROUND,
     },
     paper={"hps": {"constants": "ones"}, "axes": {"width": [512, 2048], "experts": [4, 16], "alpha": [1, 4]}},
     both={"grids": {"log2_init_std": None}},

@@ -2,13 +2,14 @@
 
 from expertp.paper.finding import Finding, PaperStudy
 from expertp.paper.transfer import CRITERIA, decide_transfer
-from expertp.paper.transfer_quarter import DEPTH, PAPER_SIZES_OF_DEPTH, SIZES, Sizes, with_controls
+from expertp.paper.transfer_quarter import AROUND, DEPTH, PAPER_SIZES_OF_DEPTH, SIZES, Sizes, with_controls
 
 CLAIM = "At sparsity 1/12 and on another corpus, the optimal learning rate and init std transfer as well."
 
 TWELFTH_SIZES: Sizes = {**SIZES, "experts": [24, 48, 96]}
 TWELFTH_PAPER_SIZES: Sizes = {"width": [512, 1024], "experts": [12, 24, 48], "alpha": [1, 2, 4]}
-CPU = {"corpus": "builtin", "base": {"n_exp": 24}}
+# The corpus has a learning rate and an init std of its own, from a pilot at the base with the seeds 100 and 101.
+CPU = {"corpus": "builtin", "base": {"n_exp": 24}, "hps": {"lr": 2**-7.5, "init_std": 1 / 16}, "lr_octaves": AROUND}
 PAPER = {"corpus": "c4", "base": {"n_exp": 12}}
 
 STUDY = PaperStudy(
