@@ -20,6 +20,7 @@ LAYERS = (
     ("plan", "config"),
     ("data", "model"),
     ("adapters",),
+    ("capacity",),
     ("training",),
     ("study",),
     ("coordcheck", "analysis"),
@@ -44,6 +45,13 @@ INSIDE = {
         ("balance", "verify"),
         ("trainer",),
         ("adapted", "export", "summary"),
+    ),
+    "capacity": (
+        ("devices", "job"),
+        ("anatomy", "load"),
+        ("layout",),
+        ("estimate",),
+        ("search",),
     ),
     "training": (
         ("records", "resolution", "run_model"),
@@ -92,6 +100,7 @@ WITHOUT_TORCH = (
     *("paper.listing", "cli.paper"),
     *("adapters.axes", "adapters.roles", "adapters.families", "adapters.description", "adapters.comparable"),
     *("adapters.fit", "adapters.keys", "adapters.spec", "report.formulas", "report.planner", "cli.planner"),
+    *("capacity.devices", "capacity.load", "capacity.search", "cli.capacity"),
 )
 
 

@@ -91,8 +91,16 @@ def load_spec(
         tree = _checked_sections(content, path, fields)
         if recorded is None:  # the paths of a record are as the program uses them
             tree = _anchored(spec, tree, os.path.dirname(path))
-    _apply(tree, overrides, fields)
-    return build(spec, _anchored(spec, tree, ""), f"{path}:" if path is not None else "command line:")
+    return spec_from_sections(spec, tree, overrides, f"{path}:" if path is not None else "command line:")
+
+
+def spec_from_sections(
+    spec: type[SpecT], sections: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "command line:"
+) -> SpecT:
+    """Build a spec from its sections as plain values; relative paths start at the working directory."""
+    tree = dict(sections)
+    _apply(tree, overrides, {name: field.annotation for name, field in spec.model_fields.items()})
+    return build(spec, _anchored(spec, tree, ""), where)
 
 
 def run_from_dict(tree: Mapping[str, Any], where: str) -> RunSpec:
@@ -152,7 +160,13 @@ def content_hash(tree: object) -> str:
 
 def section_names(path: str | Path) -> list[str]:
     """Return the names of the sections of a YAML file, known or not."""
-    return [str(name) for name in _read_mapping(path, "a run, study, base, target or theory file")]
+    return list(sections_of(path))
+
+
+def sections_of(path: str | Path) -> dict[str, Any]:
+    """Return the sections of a YAML or JSON file, known or not, as plain values."""
+    tree = _read_mapping(path, "a run, study, base, target or theory file")
+    return {str(name): value for name, value in tree.items()}
 
 
 def _read_sections(path: str | Path, sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def test_the_examples_of_bare_expertp_parse(example: str) -> None:
     [
         ("plam", "unknown verb 'plam'; did you mean 'plan'?"),
         ("trian", "unknown verb 'trian'; did you mean 'train'?"),
-        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, planner, show"),
+        ("xyzzy", "unknown verb 'xyzzy'; choose one of demo, plan, planner, capacity, show"),
         ("--json", "unknown verb '--json'; choose one of demo"),
         ("main", "unknown verb 'main'; "),
     ],

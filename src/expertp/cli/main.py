@@ -30,6 +30,7 @@ VERBS = {
     "demo": "run a complete transfer study in minutes and show its commands",
     "plan": "settings of every parameter group of a large model, from a tuned small one",
     "planner": "write a page that plans while you change sizes, hyperparameters and rules",
+    "capacity": "memory, traffic and time of a run on many devices, before you have them",
     "show": "print all settings of a file after overrides and defaults",
     "init": "write commented starter files for plan, train, sweep and theory",
     "prepare": "convert text, JSONL, Parquet or a Hugging Face dataset to token shards",

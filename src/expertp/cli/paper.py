@@ -120,7 +120,8 @@ def _page(args: argparse.Namespace) -> int:
 
 
 def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[Finding]") -> int:
-    from expertp.paper.cost import H100_SHARE, cost, h100_hours
+    from expertp.capacity.devices import EFFICIENCY
+    from expertp.paper.cost import cost, h100_hours
     from expertp.paper.store import PaperDirectory
 
     costs = cost(profile, findings)
@@ -158,7 +159,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
         print(f"\n{columns(rows)}\n")
         in_all = f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs"
         print(f"{in_all}; parameters by the paper's formulas")
-        print(f"{_hours(h100_hours(costs))} H100-hours at {H100_SHARE:.0%} of its bfloat16 peak (assumed)")
+        print(f"{_hours(h100_hours(costs))} H100-hours at {EFFICIENCY:.0%} of its bfloat16 peak (assumed)")
         print(_describe_time(directory, findings, args.workers))
     if profile.assumed:
         print("assumed, since the paper does not print it:")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from expertp.capacity.devices import DEVICES, EFFICIENCY
 from expertp.paper.finding import Finding
 from expertp.paper.profile import ProfileSpec
 from expertp.spec import RunSpec
 from expertp.study.cells import expand, unique_runs
 from expertp.study.cost import Cost, cost_of_runs
-
-# Dense bfloat16 peak of an H100 SXM, and the share of it that training reaches (assumed).
-H100_FLOPS, H100_SHARE = 989e12, 0.35
 
 
 def runs_by_finding(profile: ProfileSpec, findings: Sequence[Finding]) -> dict[str, list[RunSpec]]:
@@ -33,4 +31,4 @@ def cost(profile: ProfileSpec, findings: Sequence[Finding]) -> Cost:
 
 def h100_hours(found: Cost) -> float:
     """Return the hours that runs take on one H100."""
-    return found.seconds_at(H100_FLOPS * H100_SHARE) / 3600
+    return found.seconds_at(DEVICES["h100"].peak("bfloat16") * EFFICIENCY) / 3600

@@ -1,0 +1,65 @@
+"""From a file to a job: run files and directories, base and target files, plans, config.json of transformers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from expertp.adapters.keys import CONFIG_FILE
+from expertp.capacity.job import JobSpec
+from expertp.config import load_run, load_spec, sections_of, spec_from_sections
+from expertp.errors import InputError
+from expertp.spec import BaseHPs, ParallelSpec, RunSpec, Spec
+
+RUN_RECORD = "run.json"
+
+
+class _Parallel(Spec):
+    """The overrides of a layout, beside a run file."""
+
+    parallel: ParallelSpec = ParallelSpec()
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read the job of a run, or of a model without a section `train:`."""
+    path = _file_in(path)
+    sections = sections_of(path)
+    if {"axes", "seeds"} & sections.keys():
+        raise InputError(f"{path}: is a study; `expertp sweep --dry-run` shows its cost")
+    if "run" in sections and "format" in sections:
+        run, layout = _split(overrides)
+        return JobSpec.of_run(load_spec(RunSpec, path, run, record="run"), layout)
+    if "train" in sections and "hps" in sections:
+        run, layout = _split(overrides)
+        return JobSpec.of_run(load_run(path, run), layout)
+    if "model_type" in sections or "text_config" in sections:
+        return spec_from_sections(JobSpec, {"model": {"hf": str(path)}}, overrides, f"{path}:")
+    if "tensors" in sections:
+        raise InputError(f"{path}: is the plan of a model of transformers; give its {CONFIG_FILE}")
+    if "target" in sections and "groups" in sections:
+        return spec_from_sections(JobSpec, {"model": sections["target"]}, overrides, f"{path}:")
+    known = {name: value for name, value in sections.items() if name != "hps"}
+    if "hps" in sections:
+        spec_from_sections(_Base, {"hps": sections["hps"]}, (), f"{path}:")
+    if "model" not in sections:
+        raise InputError(f"{path}: section 'model:' is missing; give a run, base or target file, or a {CONFIG_FILE}")
+    return spec_from_sections(JobSpec, known, overrides, f"{path}:")
+
+
+class _Base(Spec):
+    hps: BaseHPs
+
+
+def _file_in(path: Path) -> Path:
+    """Return the file that describes a directory: of a run, or of a model of transformers."""
+    if not path.is_dir():
+        return path
+    for name in (RUN_RECORD, CONFIG_FILE):
+        if (path / name).is_file():
+            return path / name
+    raise InputError(f"{path}: has neither {RUN_RECORD} nor {CONFIG_FILE}; give the directory of a run or a file")
+
+
+def _split(overrides: Sequence[str]) -> tuple[list[str], ParallelSpec]:
+    """Divide overrides into those of a run and the layout that the others give."""
+    layout = [text for text in overrides if text.startswith("parallel.")]
+    parallel = spec_from_sections(_Parallel, {}, layout).parallel
+    return [text for text in overrides if text not in layout], parallel
