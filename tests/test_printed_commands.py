@@ -74,8 +74,9 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 def process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], in_process: None
 ) -> Shell:
-    """Run the commands of a line in this process in an empty directory; return their output."""
+    """Run the commands of a line in this process in an empty directory; return their output and the next command."""
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("expertp.cli.next.is_read_by_people", lambda: True)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
 
@@ -86,7 +87,10 @@ def process(
             assert program == "expertp"
             assert not {";", "|", ">", "<"} & set(arguments), f"{command}: needs a shell"
             code = main(arguments)
-            out += checked(command, code, *capsys.readouterr())
+            printed, err = capsys.readouterr()
+            suggested = re.findall(r"^next: expertp .*$", err, re.M)
+            assert len(suggested) == (code == 0), f"{command}\n{err}"
+            out += checked(command, code, printed, err) + "".join(f"{line}\n" for line in suggested)
         return out
 
     return run
@@ -176,10 +180,14 @@ def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, proc
     assert load_study(demo / "study.yaml").train.steps == 2
     printed = process("expertp demo --out 'my demo'")
     ran = re.findall(r"^\$ (expertp .*)$", printed, re.M)
-    suggested = re.findall(r"^(?:next:? +|  )(expertp .*)$", printed, re.M)
+    suggested = re.findall(r"^next: (expertp .*)$", printed, re.M)
     suggested += re.findall(r"^to decide .*?: (expertp [^(\n]*)", printed, re.M)
     assert [line.split()[1] for line in ran] == ["plan", "prepare", "sweep", "coordcheck", "report"]
-    assert {line.split()[-1 if "--until" in line else 1] for line in suggested} >= {"init", "report", "decided"}
-    for line in [*ran, *suggested]:
+    assert {line.split()[-1 if "--until" in line else 1] for line in suggested} == {"init", "decided"}
+    after = [again for line in ran for again in re.findall(r"^next: (expertp .*)$", process(line), re.M)]
+    assert {line.split()[1] for line in after} >= {"capacity", "init", "report"}
+    for line in dict.fromkeys([*after, *suggested]):
+        if "--open" in line or line == "expertp init":  # a browser; files that exist
+            continue
         small = " train.steps=3 train.warmup_steps=1 train.eval_every=0" if "expertp train" in line else ""
         process(line.replace("--until decided", "--until decided --minutes 0.05") + small)

@@ -10,6 +10,12 @@ Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let verbs suggest the next command, as on a terminal."""
+    monkeypatch.setattr("expertp.cli.next.is_read_by_people", lambda: True)
+
+
+@pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
     """Run a command line; return its exit code, standard output and standard error."""
 

@@ -49,7 +49,7 @@ def test_somebodys_own_study_is_not_the_demo(tmp_path: Path, capsys: pytest.Capt
 def test_the_demo_goes_on_after_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(demo, "commands", lambda *_: [["prepare"], ["report"]])
-    monkeypatch.setattr("expertp.cli.main.dispatch", lambda command: done.append(*command) or (len(done) == 1))
+    monkeypatch.setattr("expertp.cli.main.run_verb", lambda verb, _: (done.append(verb) or (len(done) == 1), None))
     assert demo.run(build_parser("demo").parse_args(["--out", str(tmp_path)])) == 0
     assert done == ["prepare", "report"]
 
@@ -71,10 +71,10 @@ def test_the_demo_sweeps_the_sizes_that_it_judges() -> None:
 
 
 def test_the_coordinate_check_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def check(_command: list[str]) -> int:
+    def check(*_: object) -> tuple[int, None]:
         print("a table\n\nPASS: 3 of 3 slopes are as expected\n")
-        return 0
+        return 0, None
 
-    monkeypatch.setattr("expertp.cli.main.dispatch", check)
+    monkeypatch.setattr("expertp.cli.main.run_verb", check)
     assert demo._in_one_line(["coordcheck"]) == 0
     assert capsys.readouterr().out == "PASS: 3 of 3 slopes are as expected\n"

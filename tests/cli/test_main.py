@@ -21,7 +21,18 @@ from expertp.errors import InputError
 ROOT = Path(__file__).parents[2]
 MOST_FLAGS = 8
 # Modules of expertp.cli that serve the verbs; every other module there is a verb.
-SHARED_MODULES = {"__init__", "main", "arguments", "text", "progress", "signals", "verdicts", "plan_hf", "browser"}
+SHARED_MODULES = {
+    "__init__",
+    "main",
+    "arguments",
+    "text",
+    "progress",
+    "signals",
+    "verdicts",
+    "plan_hf",
+    "browser",
+    "next",
+}
 
 
 def has_module(verb: str) -> bool:

@@ -38,7 +38,6 @@ def test_training_shows_progress_and_the_result(run_file: Path, tmp_path: Path, 
     assert "step 8" in err
     assert "validation loss" in err
     assert out.startswith("finished: 8 steps in ")
-    assert f"next: expertp generate {tmp_path / 'run'}" in out
 
 
 def test_json_is_one_object_and_a_second_call_repeats_it(run_file: Path, tmp_path: Path, say: Say) -> None:

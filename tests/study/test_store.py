@@ -193,16 +193,21 @@ def test_status_lists_damaged_runs_and_exits_with_1(directory, capsys):
     assert (tree["runs"]["damaged"], len(tree["damaged"])) == (1, 1)
 
 
-def test_status_says_that_nobody_is_at_work(directory, capsys):
+def test_status_says_that_nobody_is_at_work(directory, capsys, monkeypatch):
+    monkeypatch.setattr("expertp.cli.next.is_read_by_people", lambda: True)
+    main(["status", str(directory.path)])
+    assert capsys.readouterr().err == f"next: expertp report {directory.path}\n"
     first = next(iter(directory.runs))
     (directory.place(first) / "summary.json").unlink()
     main(["status", str(directory.path)])
-    command = f"expertp sweep {directory.path}/study.json --out {directory.path}"
-    line = f"no worker is active; continue: {command}"
-    assert line in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out.endswith("\nno worker is active\n")
+    assert err == f"next: expertp sweep {directory.path}/study.json --out {directory.path}\n"
     with directory.at_work(first):
         main(["status", str(directory.path)])
-    assert "no worker" not in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "no worker" not in out
+    assert err == f"next: expertp status {directory.path}\n"
 
 
 def test_names_cannot_write_to_the_terminal(directory, capsys):

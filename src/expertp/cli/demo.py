@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the commands in order; stop at an error, not at a check or verdict that fails."""
-    from expertp.cli.main import EXIT_FAILED, EXIT_OK, dispatch
+    from expertp.cli.main import EXIT_FAILED, EXIT_OK, run_verb
 
     out = Path(args.out)
     study = _write_files(out)
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     worst = EXIT_OK
     for command in commands(out, args.workers, study.train.data):
         print(f"$ expertp {shlex.join(command)}", flush=True)
-        code = _in_one_line(command) if command[0] == "coordcheck" else dispatch(command)
+        code = _in_one_line(command) if command[0] == "coordcheck" else run_verb(command[0], command[1:])[0]
         print(flush=True)
         if code > EXIT_FAILED:
             return code
@@ -70,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _in_one_line(command: list[str]) -> int:
     """Run a command and print the last line of its output."""
-    from expertp.cli.main import dispatch
+    from expertp.cli.main import run_verb
 
     with redirect_stdout(io.StringIO()) as text:
-        code = dispatch(command)
+        code, _ = run_verb(command[0], command[1:])
     print(next((line for line in reversed(text.getvalue().splitlines()) if line.strip()), ""))
     return code
 

@@ -1,8 +1,8 @@
 """Write commented starter files to a directory: all of them, or none if one exists or cannot be written.
 
 base.yaml and target.yaml are for `expertp plan`, run.yaml is for `expertp train`, study.yaml for `expertp sweep` and
-theory.yaml for `expertp theory`. Existing files are never overwritten. The files expect prepared data in prepared/,
-beside the directory.
+theory.yaml for `expertp theory`; README.md says what to do next. Existing files are never overwritten. The files expect
+prepared data in prepared/, beside the directory.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from expertp.errors import InputError
+from expertp.errors import InputError, printable
 from expertp.study.load import load_study
 from expertp.util.text import command
 
@@ -20,6 +20,7 @@ EXAMPLES = """\
 """
 
 DIRECTORY = "configs"
+GUIDE = "README.md"
 STARTERS = ("base.yaml", "target.yaml", "run.yaml", "study.yaml", "theory.yaml")
 
 
@@ -31,27 +32,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files, and print the next commands."""
+    """Write the files."""
     directory = Path(args.directory)
-    write_starters(directory)
-    study = load_study(directory / "study.yaml")
-    shards = ("--tokenizer", "bpe", "--vocab-size", study.base.vocab_size)
-    print(f"wrote to {directory}: {', '.join(STARTERS)}\n\nnext:")
-    print(f"  {command('plan', '--base', directory / 'base.yaml', '--target', directory / 'target.yaml')}")
-    print(f"  {command('prepare', 'builtin', '--out', os.path.relpath(study.train.data), *shards)}")
-    print(f"  {command('sweep', directory / 'study.yaml', '--dry-run')}")
+    print(f"wrote to {printable(str(directory))}: {', '.join(path.name for path in write_starters(directory))}")
     return 0
 
 
-def train_command(data: Path, *overrides: str) -> str:
-    """Return the command that trains the starter run on prepared data, after `expertp init` if it has no file yet."""
-    run_file = Path(DIRECTORY, "run.yaml")
-    first = "" if run_file.exists() else f"{command('init')} && "
-    return first + command("train", run_file, "--out", Path("out", data.name), f"train.data={data}", *overrides)
+def guide(directory: Path) -> str:
+    """Return a page with five commands for the starter files of a directory."""
+    study = load_study(directory / "study.yaml")
+    data, vocabulary = os.path.relpath(study.train.data), study.base.vocab_size
+    out = Path("studies", study.name)
+    base, target, run = (directory / name for name in ("base.yaml", "target.yaml", "run.yaml"))
+    on_data = (f"train.data={data}", f"model.vocab_size={vocabulary}")
+    steps = [
+        (command("plan", "--base", base, "--target", target), "settings of the large model, from the small one"),
+        (
+            command("prepare", "builtin", "--out", data, "--tokenizer", "bpe", "--vocab-size", vocabulary),
+            "tokens to train on; a folder of your own text goes in the place of `builtin`",
+        ),
+        (
+            command("sweep", directory / "study.yaml", "--out", out, "--until", "decided", "--minutes", 30),
+            "does the learning rate hold on this data?",
+        ),
+        (command("report", out, "--open"), "verdicts and figures as one page"),
+        (command("train", run, "--out", "out/first-run", *on_data), "one run; the same command resumes it"),
+    ]
+    lines = [f"{number}. `{line}`: {what}" for number, (line, what) in enumerate(steps, start=1)]
+    return "\n".join(["# What to do next", "", *lines, ""])
 
 
-def write_starters(directory: Path) -> None:
-    """Write all starter files; after an error, nothing is left behind."""
+def write_starters(directory: Path) -> list[Path]:
+    """Write all starter files, and a guide unless there is a README; after an error, nothing is left behind."""
     folders = [each for each in (directory, *directory.parents) if not each.exists()]
     written: list[Path] = []
     try:
@@ -61,6 +73,10 @@ def write_starters(directory: Path) -> None:
             with (directory / name).open("xb") as file:
                 written.append(directory / name)
                 file.write(content)
+        if not (directory / GUIDE).exists():
+            with (directory / GUIDE).open("x", encoding="utf-8") as page:
+                written.append(directory / GUIDE)
+                page.write(guide(directory))
     except BaseException as error:
         for path in written:
             path.unlink()
@@ -70,3 +86,4 @@ def write_starters(directory: Path) -> None:
         if isinstance(error, FileExistsError) and directory.is_dir():
             raise InputError(f"{error.filename} exists; choose another directory, or delete the file") from None
         raise
+    return written

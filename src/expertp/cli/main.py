@@ -105,7 +105,10 @@ def usage() -> str:
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; raises `InputError` for bad input."""
+    """Run one command line and return its exit code; raises `InputError` for bad input.
+
+    On a terminal, the next command follows a verb that has ended well.
+    """
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return EXIT_OK
@@ -119,10 +122,20 @@ def dispatch(argv: Sequence[str]) -> int:
         raise InputError(f"unknown verb {shown(verb)}; {did_you_mean(verb, VERBS)}")
     if verb in COMPUTING:
         _refuse_ranks(verb)
-    # Intermixed: overrides may come before, between and after flags.
-    args = build_parser(verb).parse_intermixed_args(rest)
-    code: int = args.run(args)
+    code, args = run_verb(verb, rest)
+    if code == EXIT_OK:
+        from expertp.cli.next import suggest
+
+        sys.stdout.flush()
+        suggest(verb, args, rest)
     return code
+
+
+def run_verb(verb: str, words: Sequence[str]) -> tuple[int, argparse.Namespace]:
+    """Run a verb; return its exit code and its parsed arguments."""
+    # Intermixed: overrides may come before, between and after flags.
+    args = build_parser(verb).parse_intermixed_args(words)
+    return args.run(args), args
 
 
 class _ManyRanks(InputError):

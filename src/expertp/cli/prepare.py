@@ -21,11 +21,9 @@ from dataclasses import asdict
 from itertools import starmap
 from pathlib import Path
 
-from expertp.cli.init import train_command
 from expertp.cli.progress import Reporter
 from expertp.data import Manifest, PrepareOptions, PrepareProgress, prepare
 from expertp.data.manifest import DEFAULT_BPE_VOCABULARY
-from expertp.data.shards import padded_vocab_size
 from expertp.data.sources import STANDARD_INPUT, find_corpus
 from expertp.data.tokenizers import KINDS
 from expertp.errors import one_line, printable
@@ -79,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare the data and print a summary and the next command."""
+    """Prepare the data and print a summary."""
     options = PrepareOptions(
         tokenizer=args.tokenizer,
         vocab_size=args.vocab_size,
@@ -143,7 +141,4 @@ def _summary(manifest: Manifest, out: Path, clock: _Clock) -> str:
     if clock.has_run:
         lines.append(f"{'speed':<10} {clock}")
     lines.append(f"{'directory':<10} {printable(str(out))}")
-    vocab_size = padded_vocab_size(tokenizer.vocab_size)
-    no_eval = () if manifest.val.tokens else ("train.eval_every=0",)
-    lines.append(f"{'next':<10} {train_command(out, f'model.vocab_size={vocab_size}', *no_eval)}")
     return "\n".join(lines)

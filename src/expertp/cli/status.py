@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from expertp.cli.text import columns, size
 from expertp.errors import one_line, printable
-from expertp.report import commands
 from expertp.util.text import duration, plural
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from expertp.study.store import read_study
 
     directory = read_study(args.directory)
-    progress, planned, jobs = ProgressWatch(directory).look(), _planned(directory), jobs_of(directory)
+    progress, planned, jobs = ProgressWatch(directory).look(), next_cells_of(directory), jobs_of(directory)
     if args.json:
         print(json.dumps(to_dict(directory, progress, planned, jobs), indent=2))
     else:
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if progress.failed or progress.damaged else 0
 
 
-def _planned(directory: "StudyDirectory") -> "Sequence[Proposal]":
+def next_cells_of(directory: "StudyDirectory") -> "Sequence[Proposal]":
     """Return the cells that an adaptive sweep would train next; other sweeps train all cells."""
     if directory.study.chosen is None or directory.study.verdict is None:
         return ()
@@ -137,12 +136,9 @@ def describe(
         lines += ["", "damaged; `expertp sweep` does not train them until they are restored or removed:"]
         lines += [f"  {one_line(each.error)}" for each in progress.damaged]
     if progress.ended == progress.total and planned:
-        lines += ["", f"some verdicts are open; continue: {commands.sweep(directory.path, '--until', 'decided')}"]
-    elif progress.ended == progress.total:
-        lines += ["", f"next: {commands.report(directory.path)}"]
-    elif not progress.running and not (jobs and jobs.states):
-        how = () if directory.study.chosen is None else ("--until", "decided")
-        lines += ["", f"no worker is active; continue: {commands.sweep(directory.path, *how)}"]
+        lines += ["", "some verdicts are open"]
+    elif progress.ended < progress.total and not progress.running and not (jobs and jobs.states):
+        lines += ["", "no worker is active"]
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ from expertp.study.cost import cost_of_runs, disk_bytes
 from expertp.study.load import load_study
 from expertp.study.spec import StudySpec
 from expertp.util.machine import usable_cores
-from expertp.util.text import command, count, duration, plural
+from expertp.util.text import count, duration, plural
 
 if TYPE_CHECKING:
     from expertp.search.design import Proposal
@@ -278,7 +278,7 @@ def _bad(counts: "Mapping[str, int]") -> str:
 
 
 def describe_outcome(directory: "StudyDirectory", table: "StudyTable", is_stopped: bool) -> str:
-    """Return the outcome of a sweep as text: counts, failures, verdicts, and the next command."""
+    """Return the outcome of a sweep as text: counts, failures and verdicts."""
     results = table.results
     counts = Counter(result.status for result in results)
     lines = [f"{plural(len(results), 'run')}: {', '.join(f'{number} {status}' for status, number in counts.items())}"]
@@ -296,6 +296,4 @@ def describe_outcome(directory: "StudyDirectory", table: "StudyTable", is_stoppe
         from expertp.analysis.transfer import judge
 
         lines += ["", verdict_table(judge(table), directory.path)]
-    return "\n".join(
-        [*lines, "", f"results: {directory.path}/results.csv", f"next: {command('report', directory.path)}"]
-    )
+    return "\n".join([*lines, "", f"results: {directory.path}/results.csv"])

@@ -19,7 +19,7 @@ from expertp.cli.text import describe_multipliers
 from expertp.config import load_run
 from expertp.plan import multipliers_of
 from expertp.spec import RunSpec
-from expertp.util.text import command, count, plural
+from expertp.util.text import count, plural
 
 if TYPE_CHECKING:
     from expertp.training.records import StepMetrics
@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"{word}: {plural(result.step, 'step')} in {result.seconds:.0f} s, train loss {result.train_loss:.4f}{val}"
         )
-        print(f"next: {command('generate', args.out, '--prompt', 'Once')}")
     elif result.status == "diverged":
         loss = "a non-finite loss" if result.train_loss is None else f"loss {result.train_loss:.4g}"
         print(f"diverged at step {result.step} with {loss}; reduce hps.lr, or raise train.diverge_above")
