@@ -5,6 +5,7 @@ the commands of README.md but the long ones, in one process; `pytest -m slow` ru
 the pages of docs/.
 """
 
+import json
 import re
 import shlex
 import subprocess
@@ -32,6 +33,8 @@ SMALLER_FILES = {
 SMALLER = {
     "prepare builtin": "prepare texts",
     "--minutes 30": "--minutes 0.05",
+    "studies/own/study.json --out": "studies/own/study.json --steps 3 --out",
+    '--prompt "The"': '--prompt "The" --tokens 8',
     "study.yaml --out studies/first/coordcheck": "study.yaml --steps 4 --out studies/first/coordcheck",
     "study.yaml --out out/coordcheck": "study.yaml --steps 4 --out out/coordcheck",
 }
@@ -148,6 +151,38 @@ def run_in_order(lines: list[str], work: Path, shell: Shell, without: tuple[str,
 def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path, process: Shell) -> None:
     assert run_in_order(commands_of(ROOT / "README.md"), tmp_path / "work", process) >= 11
     assert (tmp_path / "work/studies/first/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "minutes",
+    [pytest.param("0.05", marks=pytest.mark.heavy), pytest.param("5", marks=pytest.mark.slow)],  # slow: it is decided
+)
+def test_the_tutorial_goes_from_text_to_a_decided_study_in_ten_commands(
+    minutes: str, tmp_path: Path, process: Shell
+) -> None:
+    """The study has one axis, two widths and a tolerance that a few runs of two steps decide."""
+    lines, work = commands_of(ROOT / "docs/tutorial.md"), tmp_path / "work"
+    assert [line.split()[1] for line in lines] == [
+        *("init", "prepare", "show", "train", "generate", "sweep", "sweep", "status", "coordcheck", "report"),
+    ]
+    write_texts(work / "texts")
+    for line in lines:
+        small = line
+        for long, short in {**SMALLER, "--minutes 90": f"--minutes {minutes}"}.items():
+            small = small.replace(long, short)
+        process(small)
+        if line.startswith("expertp init"):
+            make_smaller(work / "my-model")
+            study = work / "my-model/study.yaml"
+            text = re.sub(r"^  (depth|experts|alpha): \{.*\n", "", study.read_text(), flags=re.M)
+            for large, tiny in (("n_embd: 64", "n_embd: 32"), ("[64, 128]", "[32, 64]"), ("nats: 0.005", "nats: 20")):
+                assert large in text
+                text = text.replace(large, tiny)
+            study.write_text(text)
+    [verdict] = json.loads((work / "studies/own/verdict.json").read_text())["axes"]
+    assert verdict["verdict"] in (("TRANSFERS",) if minutes == "5" else ("TRANSFERS", "UNDECIDED"))
+    assert (work / "studies/own/report.html").is_file()
+    assert (work / "studies/own/coordcheck/coordcheck.json").is_file()
 
 
 @pytest.mark.slow
