@@ -139,7 +139,7 @@ def test_spread_experts_are_gathered_among_fewer_devices_and_visits_are_exchange
     assert ("all-to-all", "visits of experts") not in together
     assert ("all-gather", "experts") not in apart  # a device has its experts for itself
     visits = MODEL.context * MODEL.n_act
-    rows = 2 * 2 * visits * 36 * 4 + 2 * visits * 4  # forward and backward, there and back, and gates
+    rows = 2 * 2 * visits * 36 * 4 + 2 * visits * 4 + 8 * 6  # forward and backward, there and back; gates; counts
     assert spread["all-to-all", "visits of experts"].buffer == MODEL.n_layer * rows
     assert spread["all-to-all", "visits of experts"].sent == round(MODEL.n_layer * rows * 2 / 3)
 
@@ -148,9 +148,9 @@ def test_visits_are_exchanged_as_the_loads_say() -> None:
     job = JobSpec(model=MODEL, train=WorkSpec(dtype="bfloat16"))
     there, back = 28, 40
     bytes_of_row = 2 * MODEL.n_embd
-    assert exchanged_bytes(job, Layout(2, experts=2), there, back) == 2 * bytes_of_row * 68 + 4 * 68
+    assert exchanged_bytes(job, Layout(2, experts=2), there, back) == 2 * bytes_of_row * 68 + 4 * 68 + 8 * 6
     again = Layout(2, experts=2, recompute=True)
-    assert exchanged_bytes(job, again, there, back) == 3 * bytes_of_row * 68 + 4 * (2 * there + back)
+    assert exchanged_bytes(job, again, there, back) == 3 * bytes_of_row * 68 + 4 * (2 * there + back) + 2 * 8 * 6
 
 
 @pytest.mark.parametrize(

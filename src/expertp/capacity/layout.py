@@ -15,8 +15,8 @@ from expertp.capacity.job import JobSpec
 from expertp.errors import InputError
 
 Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
-# Exchanges of visits per layer and micro-batch: to the experts and back, forward and backward; recomputing repeats two.
-EXCHANGES, RECOMPUTED_EXCHANGES = 4, 2
+# Bytes of the number of visits of one expert, which devices exchange before the visits.
+COUNT_BYTES = 8
 # Numbers beside the loads that all devices sum at every step: loss, stop and checkpoint flags.
 STEP_NUMBERS = 3
 
@@ -185,7 +185,10 @@ def transfers(model: Anatomy, job: JobSpec, layout: Layout, device: Device) -> t
 
 
 def exchanged_bytes(job: JobSpec, layout: Layout, sent_rows: int, received_rows: int) -> int:
-    """Return the bytes of the inputs of all exchanges of visits of one layer and micro-batch on one device.
+    """Return the bytes of the inputs of all exchanges of one layer and micro-batch on one device.
+
+    Rows of visits go to their experts and back, in the forward pass, in the backward pass and in a recomputed forward
+    pass; gates go to the experts, and the numbers of visits before them.
 
     Args:
         job: the job.
@@ -193,10 +196,10 @@ def exchanged_bytes(job: JobSpec, layout: Layout, sent_rows: int, received_rows:
         sent_rows: visits of the device's tokens: n_act per token.
         received_rows: visits to the experts of the device, from its whole group; with even loads, equally many.
     """
-    rounds = (EXCHANGES + (RECOMPUTED_EXCHANGES if layout.recompute else 0)) // 2
-    row = job.compute_bytes * job.model.n_embd
-    gates = job.weight_bytes * ((rounds - 1) * sent_rows + received_rows)  # sent with the rows; their gradients return
-    return rounds * row * (sent_rows + received_rows) + gates
+    forward_passes = 2 if layout.recompute else 1
+    rows = (forward_passes + 1) * job.compute_bytes * job.model.n_embd * (sent_rows + received_rows)
+    gates = job.weight_bytes * (forward_passes * sent_rows + received_rows)  # their gradients return
+    return rows + gates + forward_passes * COUNT_BYTES * job.model.n_exp
 
 
 def _exchange(model: Anatomy, job: JobSpec, layout: Layout, device: Device) -> Transfer:

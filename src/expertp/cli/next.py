@@ -14,6 +14,7 @@ from pathlib import Path
 from expertp.cli.init import DIRECTORY
 from expertp.errors import InputError
 from expertp.report import commands
+from expertp.util.machine import rank_and_ranks
 from expertp.util.plain_yaml import read_yaml
 from expertp.util.text import command
 
@@ -37,8 +38,8 @@ def suggest(verb: str, args: Args, words: Words) -> None:
 
 
 def is_read_by_people() -> bool:
-    """Return whether both outputs are terminals; what is piped belongs to a program or a file."""
-    return sys.stdout.isatty() and sys.stderr.isatty()
+    """Return whether both outputs are terminals, and this is the process that speaks for a launcher's others."""
+    return sys.stdout.isatty() and sys.stderr.isatty() and rank_and_ranks()[0] == 0
 
 
 def _after_plan(args: Args, words: Words) -> str:
