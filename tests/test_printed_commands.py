@@ -34,6 +34,7 @@ SMALLER = {
     "prepare builtin": "prepare texts",
     "--minutes 30": "--minutes 0.05",
     "studies/own/study.json --out": "studies/own/study.json --steps 3 --out",
+    "--devices 4 parallel.experts=4 train.micro_batch=8": "--devices 2 parallel.experts=2 train.micro_batch=1",
     '--prompt "The"': '--prompt "The" --tokens 8',
     "study.yaml --out studies/first/coordcheck": "study.yaml --steps 4 --out studies/first/coordcheck",
     "study.yaml --out out/coordcheck": "study.yaml --steps 4 --out out/coordcheck",
@@ -186,11 +187,11 @@ def test_the_tutorial_goes_from_text_to_a_decided_study_in_ten_commands(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["study", "training", "coordcheck", "theory", "paper"])
+@pytest.mark.parametrize("name", ["study", "training", "coordcheck", "theory", "paper", "capacity"])
 def test_the_commands_of_a_page_run_in_their_order(name: str, tmp_path: Path, shell: Shell) -> None:
     before = ["expertp init", "expertp prepare builtin --out prepared/builtin --tokenizer bpe --vocab-size 4096"]
     before += ["expertp prepare builtin --out prepared/builtin-1024 --tokenizer bpe --vocab-size 1024"]
-    needs = {"training": before[:2], "coordcheck": [before[0], before[2]], "theory": before[:1]}
+    needs = {"training": before[:2], "coordcheck": [before[0], before[2]], "theory": before[:1], "capacity": before[:1]}
     lines = commands_of(ROOT / f"docs/{name}.md")
     assert run_in_order([*needs.get(name, []), *lines], tmp_path / "work", shell) >= 1
 
