@@ -46,8 +46,10 @@ INSIDE = {
         ("adapted", "export", "summary"),
     ),
     "training": (
-        ("records", "resolution", "run_model"),
-        ("coordinates", "optim", "store"),
+        ("ranks", "records", "resolution"),
+        ("parallel", "store"),
+        ("optim", "run_model"),
+        ("coordinates",),
         ("checkpoints", "family_coordinates"),
         ("hugging_face", "reference"),
         ("build",),

@@ -440,6 +440,13 @@ class TrainSpec(Spec):
         return self.steps * self.batch_tokens
 
 
+class ParallelSpec(Spec):
+    """How the processes of one run share its model; it changes sums by rounding only, so it is not part of a run."""
+
+    replicas: int = Field(1, gt=0, description="copies of the model; the processes of one copy share its tensors")
+    experts: int = Field(1, gt=0, description="processes over which the experts of a layer are spread")
+
+
 class RunSpec(Spec):
     """One training run: the model, the base model, the base's hyperparameters, and the training settings."""
 
@@ -447,6 +454,7 @@ class RunSpec(Spec):
     model: AnyModel
     hps: BaseHPs
     train: TrainSpec
+    parallel: ParallelSpec = Field(ParallelSpec(), description="layout of a run of several processes")
     allow_kappa_change: bool = Field(False, description="permit a sparsity other than the base's (negative control)")
 
     @model_validator(mode="after")

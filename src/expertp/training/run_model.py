@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from expertp.model.cache import KeyValueCache
 from expertp.spec import Dtype
+from expertp.training.parallel import own_part
 
 Quantity = Literal["size", "effective", "propagated"]
 # (module, quantity) -> root mean square
@@ -104,7 +105,8 @@ class RunModel(ABC):
             for name, value in own.items():
                 if value.shape != weights[name].shape:
                     raise RuntimeError(f"{name} has another shape than that of the model")
-                value.copy_(weights[name])
+                part, place = own_part(value)
+                part.copy_(weights[name][place])
 
     def _distinct(self) -> dict[str, Tensor]:
         """Return the tensors of the state, each under its first name."""
