@@ -48,7 +48,7 @@ INSIDE = {
     "training": (
         ("ranks", "records", "resolution"),
         ("parallel", "store"),
-        ("optim", "run_model"),
+        ("optim", "run_model", "tensor_files"),
         ("coordinates",),
         ("checkpoints", "family_coordinates"),
         ("hugging_face", "reference"),

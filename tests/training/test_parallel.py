@@ -1,6 +1,7 @@
 """Several ranks train one run: the bits of one process, agreed ends, refusals on all ranks."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,11 +13,12 @@ import torch
 import yaml
 from ranks import do_jobs, records
 from runs import run_tree, tiny_run, write_tokens
+from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
 from expertp.data import open_dataset, train_batch
 from expertp.model.seeding import generator_of
 from expertp.spec import RunSpec
-from expertp.training.checkpoints import resume
+from expertp.training.checkpoints import newest_weights, resume
 from expertp.training.optim import _fill_with_normal
 from expertp.training.parallel import micro_batch, own_rows
 from expertp.training.ranks import Ranks, meeting_place
@@ -44,6 +46,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "replicas": ({"parallel": {"replicas": 3}}, "parallel.replicas=3 does not divide the 2 processes of the run"),
     "data": ({"train": {"data": "/nowhere"}}, "/nowhere"),
 }
+
+
+# The jobs of BITWISE begin here.
+FIRST = 4
 
 
 def tree(data: Path, **sections: Any) -> dict[str, Any]:
@@ -75,7 +81,24 @@ def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
         {"do": "train", "run": tree(data), "out": str(folder / "diverged"), "poison": [1, 3]},
         {"do": "train", "run": tree(data, **BITWISE["float32"]), "out": str(folder / "float32")},
     ]
+    # Interrupted runs that end with the bits of the uninterrupted one.
+    run, saving = tree(data, **BITWISE["float32"]), {"checkpoint_steps": 5}
+    often = {**run, "train": {**run["train"], **saving}}
+    stopping_in_one_process(run, folder / "from one", after=5)
+    jobs = [
+        {"do": "train", "run": run, "out": str(folder / "from one")},
+        {"do": "train", "run": often, "out": str(folder / "damaged"), "stop": [0, 7]},
+        {"do": "damage", "out": str(folder / "damaged")},
+        {"do": "train", "run": often, "out": str(folder / "damaged")},
+        *jobs,
+    ]
     return folder, do_jobs(2, folder, jobs)
+
+
+def stopping_in_one_process(tree: dict[str, Any], out: Path, after: int) -> None:
+    calls = iter(range(1, 100))
+    result = train(RunSpec.model_validate(tree), out, should_stop=lambda: next(calls) == after)
+    assert (result.status, result.step) == ("stopped", after)
 
 
 def in_one_process(tree: dict[str, Any], out: Path) -> Path:
@@ -86,14 +109,14 @@ def in_one_process(tree: dict[str, Any], out: Path) -> Path:
 def state(out: Path) -> dict[str, torch.Tensor]:
     checkpoint = resume(read_run(out))
     assert checkpoint is not None
-    return {**checkpoint.weights, **checkpoint.optimizer}
+    return checkpoint.tensors.whole()
 
 
 def test_two_ranks_have_the_bits_of_one_process(
     two_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
 ) -> None:
     folder, outcomes = two_ranks
-    for number, (name, sections) in enumerate(BITWISE.items()):
+    for number, (name, sections) in enumerate(BITWISE.items(), FIRST):
         alone = in_one_process(tree(data, **sections), tmp_path / name)
         assert records(folder / name) == records(alone), name
         here, there = state(alone), state(folder / name)
@@ -102,6 +125,54 @@ def test_two_ranks_have_the_bits_of_one_process(
         for result in (rank[number] for rank in outcomes):
             assert (result["status"], result["world_size"]) == ("finished", 2), result
             assert result == read_run(folder / name).summary().to_dict()
+
+
+def equal(first: Path, second: Path) -> bool:
+    """Return whether two runs have the same records and the same state."""
+    here, there = state(first), state(second)
+    same = here.keys() == there.keys() and all(torch.equal(value, there[key]) for key, value in here.items())
+    return same and records(first) == records(second)
+
+
+def test_an_interrupted_run_ends_with_the_same_bits_on_any_number_of_ranks(
+    two_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
+) -> None:
+    folder, outcomes = two_ranks
+    assert equal(folder / "from one", folder / "float32"), "begun by one process, continued by two"
+    assert all(rank[0]["status"] == "finished" for rank in outcomes)
+    shutil.copytree(folder / "stopped", tmp_path / "to one")
+    with pytest.warns(UserWarning, match="started with ranks 2, now 1; results may differ in the last bits"):
+        train(RunSpec.model_validate(tree(data, **BITWISE["float32"])), tmp_path / "to one")
+    assert equal(tmp_path / "to one", folder / "float32"), "begun by two ranks, continued by one process"
+
+
+def test_a_damaged_part_falls_back_to_the_checkpoint_before(two_ranks: tuple[Path, list[list[Any]]]) -> None:
+    folder, outcomes = two_ranks
+    stopped, file, finished = outcomes[1][1:FIRST]
+    assert (stopped["step"], finished["step"]) == (7, 20)
+    assert file == "step-00000007/shard-00002-model-00002-of-00002.safetensors"
+    assert (folder / "damaged" / "checkpoints" / "damaged-step-00000007-1").is_dir()
+    assert equal(folder / "damaged", folder / "float32")
+
+
+def test_a_checkpoint_of_ranks_has_all_tensors_and_no_pickle(two_ranks: tuple[Path, list[list[Any]]]) -> None:
+    """The last one was saved right after a validation, which leaves gathered tensors in the model."""
+    folder, _ = two_ranks
+    newest = folder / "float32" / "checkpoints" / "step-00000020"
+    assert sorted(path.name for path in newest.iterdir()) == [
+        *(f"shard-{rank:05d}-model-{kind:05d}-of-00002.safetensors" for rank in (1, 2) for kind in (1, 2)),
+        "state.json",
+    ]
+    mine = state(folder / "float32")
+    parameters = [name.partition("/")[2] for name in mine if name.startswith("exp_avg/")]
+    assert len(mine) == 4 * len(parameters) + 2  # two expert biases
+    read = {name: torch.zeros_like(value) for name, value in mine.items()}
+    with pytest.warns(UserWarning, match="load in a single process"):
+        load(read, storage_reader=HuggingFaceStorageReader(str(newest)), no_dist=True)
+    assert all(torch.equal(value, read[name]) for name, value in mine.items()), "torch reads the same"
+    weights = newest_weights(read_run(folder / "float32"))
+    assert weights is not None
+    assert all(torch.equal(value, mine[name]) for name, value in weights.items())
 
 
 def test_clipped_gradients_are_those_of_one_process_to_rounding(
@@ -127,7 +198,7 @@ def test_ends_are_agreed(two_ranks: tuple[Path, list[list[Any]]]) -> None:
 
 def test_bad_input_is_refused_by_all_ranks(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = two_ranks
-    for number, (name, (_, message)) in enumerate(REFUSED.items(), len(BITWISE)):
+    for number, (name, (_, message)) in enumerate(REFUSED.items(), FIRST + len(BITWISE)):
         for rank in outcomes:
             assert rank[number].startswith("InputError: "), name
             assert message in rank[number]

@@ -296,9 +296,9 @@ def test_no_step_is_saved_twice(data, tmp_path, monkeypatch):
     """A second save of one step would have to remove the first, and a crash there would lose both."""
     steps, save = [], checkpoints.save
 
-    def remember(directory, checkpoint):
+    def remember(directory, checkpoint, ranks):
         steps.append(checkpoint.step)
-        save(directory, checkpoint)
+        save(directory, checkpoint, ranks)
 
     monkeypatch.setattr("expertp.training.train.save", remember)
     run = tiny_run(data, train={"checkpoint_steps": 4})

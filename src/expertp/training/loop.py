@@ -7,7 +7,7 @@ numbers are drawn, so a checkpoint needs only these three.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +22,11 @@ from expertp.errors import InputError
 from expertp.spec import Dtype, RunSpec, TrainSpec
 from expertp.training.build import build_model, check_model
 from expertp.training.optim import adamw, lr_factor, set_lr_factor
-from expertp.training.parallel import check_layout, free_gathered_, micro_batch, own_rows, spread_like, whole
+from expertp.training.parallel import check_layout, free_gathered_, micro_batch, own_rows
 from expertp.training.ranks import ALONE, Ranks
 from expertp.training.resolution import resolve_dtype
 from expertp.training.run_model import RunModel
+from expertp.training.tensor_files import TensorFiles
 from expertp.util.machine import memory_bytes
 
 
@@ -149,24 +150,28 @@ class TrainingLoop:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters and expert biases by name."""
-        return {name: whole(value) for name, value in self.model.weights().items()}
+        return self.model.weights()
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Return the tensors of the optimizer state by `STATE/PARAMETER`."""
         return {
-            f"{key}/{name}": whole(value).contiguous()
+            f"{key}/{name}": value.contiguous()
             for name, parameter in self.parameters.items()
             for key, value in self.optimizer.state[parameter].items()
         }
 
-    def restore(self, steps_done: int, weights: Mapping[str, Tensor], optimizer_state: Mapping[str, Tensor]) -> None:
+    def restore(self, steps_done: int, files: TensorFiles) -> None:
         """Restore the state that `weights` and `optimizer_state` returned after `steps_done` steps."""
-        self.model.restore(weights)
-        for key, value in optimizer_state.items():
+        shapes, tensors = files.shapes(), self.model.state()
+        scalars = files.whole(key for key, shape in shapes.items() if not shape)
+        for key in shapes.keys() - tensors.keys():
             what, _, name = key.partition("/")
-            self.optimizer.state[self.parameters[name]][what] = spread_like(
-                self.parameters[name], value.to(self.device)
-            )
+            parameter = self.parameters[name]
+            value = scalars[key].to(self.device) if key in scalars else torch.empty_like(parameter, requires_grad=False)
+            self.optimizer.state[parameter][what] = tensors[key] = value
+        for key, value in tensors.items():
+            assert shapes.get(key) == value.shape, f"{key} has another shape than that of the model"
+        files.read_into(tensors)
         self.steps_done = steps_done
 
     def _accumulate(self, requests: Callable[[], Sequence[bool]]) -> tuple[float, Tensor, tuple[bool, ...]]:

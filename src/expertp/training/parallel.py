@@ -120,21 +120,6 @@ def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
     return tensor.to_local(), place
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor with the parts of all ranks."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def spread_like(parameter: Tensor, tensor: Tensor) -> Tensor:
-    """Return a whole tensor spread over the ranks as a parameter of its shape is; a scalar stays whole."""
-    if not isinstance(parameter, DTensor) or parameter.shape != tensor.shape:
-        return tensor
-    spread = torch.empty_like(parameter)
-    part, place = own_part(spread)
-    part.copy_(tensor[place])
-    return spread
-
-
 def clip_gradients_(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
     """Clip the gradients of all ranks to a global norm."""
     with_gradient = [parameter for parameter in parameters if parameter.grad is not None]

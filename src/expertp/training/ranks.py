@@ -17,7 +17,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from expertp.errors import InputError, RunError
+from expertp.errors import DamagedError, InputError, RunError
 from expertp.util.machine import local_rank_and_ranks, rank_and_ranks
 
 # First port, and number of ports, from which srun's ranks choose that of their meeting.
@@ -155,7 +155,7 @@ def _to_tell(error: Exception) -> Exception:
     """Return an error that other ranks can raise: of a type that the command line reports as one line."""
     if isinstance(error, OSError):
         return InputError(f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error))
-    for kind in (InputError, RunError):
+    for kind in (DamagedError, InputError, RunError):
         if isinstance(error, kind):
             return kind(str(error))
     return RunError(f"another rank has failed ({type(error).__name__}: {error})")

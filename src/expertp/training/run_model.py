@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from expertp.model.cache import KeyValueCache
 from expertp.spec import Dtype
-from expertp.training.parallel import own_part
 
 Quantity = Literal["size", "effective", "propagated"]
 # (module, quantity) -> root mean square
@@ -94,22 +93,21 @@ class RunModel(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Return parameters and expert biases by name; a tied parameter has its first name only."""
-        return {name: value.contiguous() for name, value in self._distinct().items()}
+        return {name: value.contiguous() for name, value in self.state().items()}
 
     def restore(self, weights: Mapping[str, Tensor]) -> None:
         """Restore what `weights` returned."""
-        own = self._distinct()
+        own = self.state()
         if own.keys() != weights.keys():
             raise RuntimeError(f"other tensors than those of the model: {sorted(own.keys() ^ weights.keys())[0]}")
         with torch.no_grad():
             for name, value in own.items():
                 if value.shape != weights[name].shape:
                     raise RuntimeError(f"{name} has another shape than that of the model")
-                part, place = own_part(value)
-                part.copy_(weights[name][place])
+                value.copy_(weights[name])
 
-    def _distinct(self) -> dict[str, Tensor]:
-        """Return the tensors of the state, each under its first name."""
+    def state(self) -> dict[str, Tensor]:
+        """Return parameters and expert biases themselves, each under its first name."""
         first: dict[int, str] = {}
         state = self.module.state_dict(keep_vars=True)
         names = [name for name, value in state.items() if first.setdefault(id(value), name) == name]

@@ -183,22 +183,23 @@ class _RecordedRun:
         self._flush()
         if self.loop.steps_done == self.saved_step:
             return
-        weights, optimizer = self.loop.weights(), self.loop.optimizer_state()
-
-        def write() -> None:
-            size = self.directory.metrics_path.stat().st_size
-            save(self.directory, Checkpoint(self.loop.steps_done, weights, optimizer, size, self._seconds()))
-
-        self.ranks.first(write)
+        checkpoint = Checkpoint(
+            step=self.loop.steps_done,
+            weights=self.loop.weights(),
+            optimizer=self.loop.optimizer_state(),
+            metrics_bytes=self.ranks.first(lambda: self.directory.metrics_path.stat().st_size),
+            seconds=self._seconds(),
+        )
+        save(self.directory, checkpoint, self.ranks)
         self.saved_at, self.saved_step = time.monotonic(), self.loop.steps_done
 
     def _resume(self) -> float:
         """Restore the newest checkpoint, if any, and return the seconds spent so far."""
-        checkpoint = self.ranks.first(lambda: resume(self.directory))
-        if checkpoint is None:
+        saved = resume(self.directory, self.ranks)
+        if saved is None:
             return 0.0
-        self.loop.restore(checkpoint.step, checkpoint.weights, checkpoint.optimizer)
-        return checkpoint.seconds
+        self.ranks.agreed(lambda: self.loop.restore(saved.step, saved.tensors))
+        return saved.seconds
 
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
