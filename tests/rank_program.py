@@ -4,27 +4,38 @@ The ranks are forks of one process that has imported torch, which takes seconds.
 to FOLDER/RANK.json. A job is {"do": name of a function below, ...}; all ranks do all jobs in turn.
 """
 
+import hashlib
 import json
+import logging
 import math
 import os
 import socket
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
+from torch.distributed.tensor import DTensor
 
 from expertp.config import build
+from expertp.data import open_dataset
 from expertp.errors import InputError, RunError
 from expertp.spec import RunSpec
+from expertp.training.checkpoints import resume
 from expertp.training.loop import TrainingLoop
+from expertp.training.parallel import own_part
 from expertp.training.ranks import Ranks, launched_ranks
+from expertp.training.store import read_run
+from expertp.training.traffic import Traffic
 from expertp.training.train import train
+
+# Sizes of the experts of runs that are counted; they tell expert weights from other saved tensors.
+WIDTH, HIDDEN = 32, 48
 
 
 def do_train(ranks: Ranks, run: dict[str, Any], out: str, **faults: Any) -> dict[str, Any]:
@@ -77,7 +88,68 @@ def do_damage(ranks: Ranks, out: str) -> str:
     return ranks.first(cut)
 
 
-JOBS: dict[str, Callable[..., Any]] = {"train": do_train, "damage": do_damage}
+def do_load(ranks: Ranks, run: dict[str, Any], out: str) -> dict[str, str]:
+    """Load the newest checkpoint into a fresh model and optimizer; return the hash of every tensor."""
+    loop = _loop(ranks, run)
+    saved = resume(read_run(out), ranks)
+    assert saved is not None
+    loop.restore(saved.step, saved.tensors)
+    return hashes({**loop.weights(), **loop.optimizer_state()})
+
+
+def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
+    """Take two steps; return what this rank holds, keeps and exchanges in the second one."""
+    loop = _loop(ranks, run)
+    loop.step()
+    kept = _KeptExperts(loop)
+    with Traffic() as traffic, kept:
+        loop.step()
+    state = [value for name, value in loop.optimizer_state().items() if not name.startswith("step/")]
+    return {
+        "bytes": dict(traffic.bytes),
+        "calls": dict(traffic.calls),
+        "parameters": sum(own_part(value)[0].numel() for value in loop.parameters.values()),
+        "optimizer": sum(own_part(value)[0].numel() for value in state),
+        "kept": kept.bytes,
+    }
+
+
+class _KeptExperts(torch.autograd.graph.saved_tensors_hooks):
+    """Bytes of stacked expert weights that are kept between the forward and the backward pass."""
+
+    def __init__(self, loop: TrainingLoop) -> None:
+        super().__init__(self._remember, lambda tensor: tensor)
+        self.bytes, self._saved, self._loss = 0, list[torch.Tensor](), loop.model.loss
+        loop.model.loss = self._forward  # type: ignore[method-assign]
+
+    def _remember(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 3 and tensor.is_floating_point():
+            self._saved.append(tensor)
+        return tensor
+
+    def _forward(self, *batch: torch.Tensor) -> Any:
+        out = self._loss(*batch)
+        experts = [each for each in self._saved if each.shape[-2:] in ((WIDTH, HIDDEN), (HIDDEN, WIDTH))]
+        assert experts, "no expert weight was saved"
+        self.bytes += sum(each.untyped_storage().nbytes() for each in experts)
+        self._saved.clear()
+        return out
+
+
+def _loop(ranks: Ranks, run: dict[str, Any]) -> TrainingLoop:
+    spec = build(RunSpec, run, "run")
+    return TrainingLoop(spec, open_dataset(spec.train.data), "cpu", ranks)
+
+
+def hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the hash of every tensor; all ranks call it together."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # it advises another mesh
+    whole = {name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors.items()}
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.NOTSET)
+    return {name: hashlib.sha256(each.numpy().tobytes()).hexdigest() for name, each in whole.items()}
+
+
+JOBS: dict[str, Callable[..., Any]] = {"train": do_train, "damage": do_damage, "load": do_load, "count": do_count}
 
 
 def main(size: int, folder: Path) -> int:

@@ -56,7 +56,7 @@ INSIDE = {
         ("loop",),
         ("probes",),
         ("train",),
-        ("generate", "trackers"),
+        ("generate", "trackers", "traffic"),
     ),
     "study": (
         ("spec",),

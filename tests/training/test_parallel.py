@@ -17,10 +17,10 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
 from expertp.data import open_dataset, train_batch
 from expertp.model.seeding import generator_of
-from expertp.spec import RunSpec
+from expertp.spec import ParallelSpec, RunSpec
 from expertp.training.checkpoints import newest_weights, resume
 from expertp.training.optim import _fill_with_normal
-from expertp.training.parallel import micro_batch, own_rows
+from expertp.training.parallel import clip_gradients_, micro_batch, own_rows
 from expertp.training.ranks import Ranks, meeting_place
 from expertp.training.store import read_run
 from expertp.training.train import train
@@ -243,6 +243,18 @@ def test_a_part_of_a_tensor_is_drawn_as_the_whole(shape: tuple[int, ...], monkey
                 part = torch.full_like(whole[place], torch.nan)
                 _fill_with_normal(part, place, whole.shape, 0.5, generator_of(1, "x"))
                 assert torch.equal(part, whole[place]), (place, drawn)
+
+
+@pytest.mark.parametrize("max_norm", [0.1, 100.0])
+def test_one_process_clips_as_torch_does(max_norm: float) -> None:
+    first, second = (torch.nn.Linear(5, 3) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    for module in (first, second):
+        module(torch.linspace(-2, 2, 20).view(4, 5)).square().sum().backward()
+    clip_gradients_(first.parameters(), max_norm, ParallelSpec(), Ranks())
+    torch.nn.utils.clip_grad_norm_(second.parameters(), max_norm)
+    for here, there in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(here.grad, there.grad)
 
 
 def test_the_ranks_of_srun_meet_at_the_first_node() -> None:

@@ -1,10 +1,13 @@
 """How the ranks of a run share its model: the only module that knows the mesh of processes.
 
 Every tensor is spread over all ranks (FSDP2: `fully_shard`). A block is gathered before it computes, and freed
-afterwards. With `parallel.replicas`, every copy of the model is spread over a part of the ranks. Ranks compute other
-micro-batches, and gradients are sums over ranks: the objective is divided by the number of micro-batches of all ranks.
+afterwards. With `parallel.replicas`, every copy of the model is spread over a part of the ranks. With
+`parallel.experts`, a rank gathers its share of the experts only, and rows travel to the ranks of their experts. Ranks
+compute other micro-batches, and gradients are sums over ranks: the objective is divided by the number of micro-batches
+of all ranks.
 """
 
+import math
 import warnings
 from collections.abc import Iterable
 
@@ -12,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn.utils import get_total_norm
 
 from expertp.errors import InputError
+from expertp.model.exchange import exchanged
 from expertp.model.experts import Experts
 from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype, ModelSpec, ParallelSpec, RunSpec
@@ -33,12 +37,11 @@ UNCHANGED = MixedPrecisionPolicy()
 def check_layout(run: RunSpec, ranks: Ranks) -> None:
     """Raise `InputError` if the ranks cannot share the model or the batch of a run."""
     parallel, processes = run.parallel, plural(ranks.size, "process", "processes")
-    if parallel.experts > 1:
-        raise InputError(f"parallel.experts={parallel.experts}: experts cannot be spread yet; set parallel.experts=1")
-    if ranks.size % parallel.replicas:
+    if ranks.size % (parallel.replicas * parallel.experts):
+        product = " times ".join(f"parallel.{name}={size}" for name, size in parallel.to_dict().items() if size > 1)
         raise InputError(
-            f"parallel.replicas={parallel.replicas} does not divide the {processes} of the run; set another value, or "
-            "start another number of processes with torchrun --nproc-per-node or srun -n"
+            f"{product} does not divide the {processes} of the run; set another value, or start another "
+            "number of processes with torchrun --nproc-per-node or srun -n"
         )
     if ranks.is_alone:
         return
@@ -47,6 +50,9 @@ def check_layout(run: RunSpec, ranks: Ranks) -> None:
             f"a model of transformers is trained by one process, not by {ranks.size}; start one process, or train the "
             "reference model"
         )
+    if parallel.experts > 1 and (not run.model.is_moe or run.model.n_exp % parallel.experts):
+        has = f"model.n_exp={run.model.n_exp}" if run.model.is_moe else "a dense model without experts"
+        raise InputError(f"parallel.experts={parallel.experts} cannot share {has} evenly; set a divisor, or 1")
     if run.train.micro_batch is None and run.train.balance == "aux_loss":
         raise InputError(
             "train.balance=aux_loss is computed per micro-batch, so the run would depend on the number of processes; "
@@ -93,10 +99,14 @@ def shard_(model: MoETransformer, parallel: ParallelSpec, ranks: Ranks, device: 
         return
     # Outputs of linear layers are views. FSDP warns of in-place operations on them, which the model does not have.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    mesh = _mesh(parallel, ranks, device)
+    policy = ROUNDED if dtype == "bfloat16" else UNCHANGED
+    mesh = _mesh(ranks, device, replicas=parallel.replicas, shards=-1)
     for block in model.blocks:
-        if dtype == "bfloat16":
-            _shard(_products(block), mesh, ROUNDED)
+        if parallel.experts > 1:
+            own = _mesh(ranks, device, replicas=parallel.replicas, shards=-1, experts=parallel.experts)
+            _spread_experts(block, own, policy)
+        if policy is ROUNDED:
+            _shard([each for each in _products(block) if not isinstance(each, FSDPModule)], mesh, policy)
         _shard(block, mesh)
     _shard(model, mesh)
     for module in model.modules():
@@ -117,24 +127,43 @@ def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
         return tensor, tuple(slice(0, size) for size in tensor.shape)
     (chunk,) = tensor.__create_chunk_list__()
     place = tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
-    return tensor.to_local(), place
+    return _own(tensor), place
 
 
-def clip_gradients_(parameters: Iterable[nn.Parameter], max_norm: float) -> None:
-    """Clip the gradients of all ranks to a global norm."""
-    with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = get_total_norm([parameter.grad for parameter in with_gradient if parameter.grad is not None])
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
-    clip_grads_with_norm_(with_gradient, max_norm, norm)
+@torch.no_grad()
+def clip_gradients_(parameters: Iterable[nn.Parameter], max_norm: float, parallel: ParallelSpec, ranks: Ranks) -> None:
+    """Clip the gradients of all ranks to a global norm, as torch's `clip_grad_norm_` does in one process."""
+    gradients = [_own(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    norm = get_total_norm(gradients)
+    if not ranks.is_alone:
+        squares = ranks.sum(norm.double().square().reshape(1).cpu())
+        norm = (squares / parallel.replicas).sqrt().to(norm)[0]
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale)
 
 
-def _mesh(parallel: ParallelSpec, ranks: Ranks, device: str) -> DeviceMesh:
-    """Return the mesh over which tensors are spread: all ranks, or copies x the ranks of a copy."""
-    if parallel.replicas == 1:
-        return init_device_mesh(device, (ranks.size,), mesh_dim_names=("shards",))
-    shape = (parallel.replicas, ranks.size // parallel.replicas)
-    return init_device_mesh(device, shape, mesh_dim_names=("replicas", "shards"))
+def _own(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _mesh(ranks: Ranks, device: str, **sizes: int) -> DeviceMesh:
+    """Return the mesh of ranks with these sizes, of which -1 is what is left; a single replica is no dimension."""
+    known = math.prod(size for size in sizes.values() if size > 0)
+    shape = {name: size if size > 0 else ranks.size // known for name, size in sizes.items()}
+    if shape["replicas"] == 1:
+        del shape["replicas"]
+    return init_device_mesh(device, tuple(shape.values()), mesh_dim_names=tuple(shape))
+
+
+def _spread_experts(block: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
+    """Give every rank of the mesh's dimension `experts` its share of the experts, and spread it over the others."""
+    over = mesh["experts"]
+    for experts in (module for module in block.modules() if isinstance(module, Experts)):
+        for name, parameter in list(experts.named_parameters()):
+            setattr(experts, name, nn.Parameter(distribute_tensor(parameter, over, [Shard(0)])))
+        experts.function = exchanged(experts.function, over.get_group())
+        _shard(experts, mesh[tuple(name for name in mesh.mesh_dim_names or () if name != "experts")], policy)
 
 
 def _shard(module: nn.Module | list[nn.Module], mesh: DeviceMesh, policy: MixedPrecisionPolicy = UNCHANGED) -> None:
@@ -142,7 +171,8 @@ def _shard(module: nn.Module | list[nn.Module], mesh: DeviceMesh, policy: MixedP
 
     def dimension(parameter: nn.Parameter) -> Shard | None:
         """Spread few experts over many ranks by their second dimension; torch divides it evenly only."""
-        few = parameter.ndim == 3 and parameter.shape[0] < parts
+        experts = len(_own(parameter))
+        few = parameter.ndim == 3 and experts < parts
         return Shard(1) if few and parameter.shape[1] % parts == 0 else None
 
     fully_shard(module, mesh=mesh, mp_policy=policy, shard_placement_fn=dimension)

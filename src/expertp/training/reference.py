@@ -34,7 +34,7 @@ class ReferenceModel(RunModel):
     module: MoETransformer
 
     def __init__(self, run: RunSpec, plan: Plan, device: str, ranks: Ranks = ALONE) -> None:
-        self._run, self._plan = run, plan
+        self._run, self._plan, self._ranks = run, plan, ranks
         train, dtype = run.train, resolve_dtype(run, device)
         with torch.device("meta"):  # no rank needs memory for the whole model
             model = MoETransformer(
@@ -93,7 +93,7 @@ class ReferenceModel(RunModel):
     def clip_(self, optimizer: Optimizer, max_norm: float) -> None:
         """Clip the gradients to a global norm."""
         del optimizer
-        clip_gradients_(self.module.parameters(), max_norm)
+        clip_gradients_(self.module.parameters(), max_norm, self._run.parallel, self._ranks)
 
     def balance_(self, load_LE: Tensor) -> None:
         """Update the expert biases; a dense model has none."""
