@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -39,12 +40,14 @@ WIDTH, HIDDEN = 32, 48
 
 
 def do_train(ranks: Ranks, run: dict[str, Any], out: str, **faults: Any) -> dict[str, Any]:
-    """Train a run. Faults: {"stop": [RANK, CALL]} asks one rank to stop, {"poison": [RANK, STEP]} has its loss NaN."""
+    """Train a run. Faults at a rank and step: "stop" asks it to stop, "kill" kills it, "poison" makes its loss NaN."""
     calls = 0
 
     def should_stop() -> bool:
         nonlocal calls
         calls += 1
+        if [ranks.rank, calls] == faults.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
         return [ranks.rank, calls] == faults.get("stop")
 
     with _Poison(ranks, faults.get("poison")):
@@ -178,13 +181,16 @@ def main(size: int, folder: Path) -> int:
 
 def _work(folder: Path) -> None:
     outcomes: list[Any] = []
-    with launched_ranks() as ranks:
-        for job in json.loads((folder / "jobs.json").read_text()):
-            try:
-                outcomes.append(JOBS[job.pop("do")](ranks, **job))
-            except (InputError, RunError) as error:
-                outcomes.append(f"{type(error).__name__}: {error}")
-            (folder / f"{ranks.rank}.json").write_text(json.dumps(outcomes))
+    try:
+        with launched_ranks() as ranks:
+            for job in json.loads((folder / "jobs.json").read_text()):
+                try:
+                    outcomes.append(JOBS[job.pop("do")](ranks, **job))
+                except (InputError, RunError) as error:
+                    outcomes.append(f"{type(error).__name__}: {error}")
+    except RunError as error:  # a rank was lost
+        outcomes.append(f"RunError: {error}")
+    (folder / f"{ranks.rank}.json").write_text(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

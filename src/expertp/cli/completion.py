@@ -8,16 +8,20 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
+from expertp.spec import BaseHPs, ModelSpec, ParallelSpec, Spec, TrainSpec
 
 EXAMPLES = """\
   expertp completion bash    # in ~/.bashrc: eval "$(expertp completion bash)"; zsh: the same in ~/.zshrc
   expertp completion fish    # > ~/.config/fish/completions/expertp.fish
 """
 SHELLS = ("bash", "zsh", "fish")
-SECTIONS: dict[str, type[Spec]] = {"base": ModelSpec, "model": ModelSpec, "hps": BaseHPs, "train": TrainSpec}
+SECTIONS: dict[str, type[Spec]] = {
+    **{"base": ModelSpec, "model": ModelSpec, "hps": BaseHPs},
+    **{"train": TrainSpec, "parallel": ParallelSpec},
+}
 # Sections that overrides of a verb may change; other verbs take those of several kinds of files.
-PLANNING, TRAINING, STUDYING = ("model", "hps"), ("base", "model", "hps", "train"), ("base", "hps", "train")
+PLANNING, STUDYING = ("model", "hps"), ("base", "hps", "train")
+TRAINING = ("base", "model", "hps", "train", "parallel")
 OVERRIDDEN = {
     **{"plan": PLANNING, "planner": PLANNING, "train": TRAINING},
     **{"sweep": STUDYING, "tune": STUDYING, "coordcheck": STUDYING},

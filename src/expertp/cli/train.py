@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     with launched_ranks() as ranks:
         spec = ranks.agreed(lambda: load_run(args.run_file, args.overrides))
-        with Reporter("train", total=spec.train.steps) as reporter, stop_signal() as stop:
+        is_drawn = None if ranks.is_first else False
+        with Reporter("train", total=spec.train.steps, terminal=is_drawn) as reporter, stop_signal() as stop:
             progress = _Progress(reporter)
             trackers: list[Tracker] = [progress] if ranks.is_first else []
             if args.tensorboard and ranks.is_first:

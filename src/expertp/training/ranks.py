@@ -27,6 +27,9 @@ HAS_ENDED = re.compile(
     r"[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Tt]imed out|[Tt]imeout|[Rr]emote process exited|read error"
 )
 
+# Errors of which rank 0 tells the user in one line.
+TOLD = (InputError, RunError, OSError)
+
 ValueT = TypeVar("ValueT")
 
 
@@ -73,13 +76,12 @@ class Ranks:
         if self.is_alone:
             return make()
         value, error = _attempt(make)
-        for rank, failed in enumerate(self.gathered(None if error is None else _to_tell(error))):
-            if failed is None:
-                continue
-            if rank == self.rank:
-                assert error is not None
-                raise error
-            raise failed if rank == 0 else type(failed)(f"rank {rank}: {failed}")
+        told = self.gathered(None if error is None else _to_tell(error))
+        if error is not None and (self.is_first or not isinstance(error, TOLD)):
+            raise error
+        for rank, failed in enumerate(told):
+            if failed is not None:
+                raise failed if rank == 0 else type(failed)(f"rank {rank}: {failed}")
         assert value is not None
         return value[0]
 
