@@ -7,7 +7,6 @@ compute other micro-batches, and gradients are sums over ranks: the objective is
 of all ranks.
 """
 
-import math
 import warnings
 from collections.abc import Iterable
 
@@ -100,11 +99,11 @@ def shard_(model: MoETransformer, parallel: ParallelSpec, ranks: Ranks, device: 
     # Outputs of linear layers are views. FSDP warns of in-place operations on them, which the model does not have.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
     policy = ROUNDED if dtype == "bfloat16" else UNCHANGED
-    mesh = _mesh(ranks, device, replicas=parallel.replicas, shards=-1)
+    mesh = _mesh(ranks, device, parallel.replicas)
+    of_experts = _mesh(ranks, device, parallel.replicas, parallel.experts) if parallel.experts > 1 else None
     for block in model.blocks:
-        if parallel.experts > 1:
-            own = _mesh(ranks, device, replicas=parallel.replicas, shards=-1, experts=parallel.experts)
-            _spread_experts(block, own, policy)
+        if of_experts is not None:
+            _spread_experts(block, of_experts, policy)
         if policy is ROUNDED:
             _shard([each for each in _products(block) if not isinstance(each, FSDPModule)], mesh, policy)
         _shard(block, mesh)
@@ -147,12 +146,13 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _mesh(ranks: Ranks, device: str, **sizes: int) -> DeviceMesh:
-    """Return the mesh of ranks with these sizes, of which -1 is what is left; a single replica is no dimension."""
-    known = math.prod(size for size in sizes.values() if size > 0)
-    shape = {name: size if size > 0 else ranks.size // known for name, size in sizes.items()}
-    if shape["replicas"] == 1:
-        del shape["replicas"]
+def _mesh(ranks: Ranks, device: str, replicas: int, experts: int = 1) -> DeviceMesh:
+    """Return the ranks as a mesh of replicas x shards x experts; a single replica or share of experts is left out.
+
+    The ranks that exchange rows are neighbours, so they are on one machine if it has enough of them.
+    """
+    shape = {"replicas": replicas, "shards": ranks.size // (replicas * experts), "experts": experts}
+    shape = {name: size for name, size in shape.items() if size > 1 or name == "shards"}
     return init_device_mesh(device, tuple(shape.values()), mesh_dim_names=tuple(shape))
 
 

@@ -113,7 +113,7 @@ def launched_ranks() -> Iterator[Ranks]:
         return
     local_rank, local_size = local_rank_and_ranks()
     if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())  # srun may give every rank a device of its own
     with _naming_lost_ranks():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
