@@ -101,9 +101,8 @@ def do_load(ranks: Ranks, run: dict[str, Any], out: str) -> dict[str, str]:
 
 
 def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
-    """Take two steps; return what this rank holds, keeps and exchanges in the second one."""
+    """Take a step; return what this rank holds, keeps and exchanges."""
     loop = _loop(ranks, run)
-    loop.step()
     kept = _KeptExperts(loop)
     with Traffic() as traffic, kept:
         loop.step()
@@ -188,9 +187,9 @@ def _work(folder: Path) -> None:
                     outcomes.append(JOBS[job.pop("do")](ranks, **job))
                 except (InputError, RunError) as error:
                     outcomes.append(f"{type(error).__name__}: {error}")
+                (folder / f"{ranks.rank}.json").write_text(json.dumps(outcomes))
     except RunError as error:  # a rank was lost
-        outcomes.append(f"RunError: {error}")
-    (folder / f"{ranks.rank}.json").write_text(json.dumps(outcomes))
+        (folder / f"{ranks.rank}.json").write_text(json.dumps([*outcomes, f"RunError: {error}"]))
 
 
 if __name__ == "__main__":

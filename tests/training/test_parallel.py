@@ -50,6 +50,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 SHORT = {"steps": 8, "checkpoint_steps": 5}
 # The jobs of BITWISE begin here.
 FIRST = 4
+# The job in which rank 1 is killed.
+LAST = FIRST + len(BITWISE) + len(REFUSED) + 4
 
 
 def tree(data: Path, **sections: Any) -> dict[str, Any]:
@@ -92,7 +94,8 @@ def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
         {"do": "train", "run": run, "out": str(folder / "damaged")},
         *jobs,
     ]
-    return folder, do_jobs(2, folder, jobs)
+    jobs.append({"do": "train", "run": run, "out": str(folder / "killed"), "kill": [1, 7]})
+    return folder, do_jobs(2, folder, jobs, lost=1)
 
 
 def stopping_in_one_process(tree: dict[str, Any], out: Path, after: int) -> None:
@@ -112,6 +115,7 @@ def state(out: Path) -> dict[str, torch.Tensor]:
     return checkpoint.tensors.whole()
 
 
+@pytest.mark.heavy
 def test_two_ranks_have_the_bits_of_one_process(
     two_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
 ) -> None:
@@ -134,6 +138,7 @@ def equal(first: Path, second: Path) -> bool:
     return same and records(first) == records(second)
 
 
+@pytest.mark.heavy
 def test_an_interrupted_run_ends_with_the_same_bits_on_any_number_of_ranks(
     two_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +151,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_on_any_number_of_ranks(
     assert equal(tmp_path / "to one", folder / "short"), "begun by two ranks, continued by one process"
 
 
+@pytest.mark.heavy
 def test_a_damaged_part_falls_back_to_the_checkpoint_before(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = two_ranks
     stopped, file, finished = outcomes[1][1:FIRST]
@@ -155,6 +161,7 @@ def test_a_damaged_part_falls_back_to_the_checkpoint_before(two_ranks: tuple[Pat
     assert equal(folder / "damaged", folder / "short")
 
 
+@pytest.mark.heavy
 def test_a_checkpoint_of_ranks_has_all_tensors_and_no_pickle(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     """The last one was saved right after a validation, which leaves gathered tensors in the model."""
     folder, _ = two_ranks
@@ -175,6 +182,7 @@ def test_a_checkpoint_of_ranks_has_all_tensors_and_no_pickle(two_ranks: tuple[Pa
     assert all(torch.equal(value, mine[name]) for name, value in weights.items())
 
 
+@pytest.mark.heavy
 def test_clipped_gradients_are_those_of_one_process_to_rounding(
     two_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
 ) -> None:
@@ -185,10 +193,11 @@ def test_clipped_gradients_are_those_of_one_process_to_rounding(
     assert records(tmp_path / "unclipped")[-1]["loss"] != records(alone)[-1]["loss"], "clipping must change something"
 
 
+@pytest.mark.heavy
 def test_ends_are_agreed(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = two_ranks
     for rank in outcomes:
-        stopped, diverged, again = rank[-3:]
+        stopped, diverged, again = rank[LAST - 3 : LAST]
         assert (stopped["status"], stopped["step"]) == ("stopped", 5)
         assert (diverged["status"], diverged["step"], diverged["train_loss"]) == ("diverged", 3, None)
         assert (again["status"], again["step"]) == ("finished", 20)
@@ -196,6 +205,22 @@ def test_ends_are_agreed(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     assert records(folder / "stopped") == records(folder / "short")[:5]
 
 
+@pytest.mark.heavy
+def test_a_rank_that_is_killed_is_noticed_and_nothing_is_lost(
+    two_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
+) -> None:
+    folder, outcomes = two_ranks
+    noticed = "RunError: another process of the run has ended or cannot be reached; run the same command again"
+    assert outcomes[0][LAST].startswith(noticed)
+    assert len(outcomes[1]) == LAST
+    shutil.copytree(folder / "killed", tmp_path / "killed")
+    assert resume(read_run(tmp_path / "killed")).step == 5
+    with pytest.warns(UserWarning, match="started with ranks 2, now 1"):
+        train(RunSpec.model_validate(tree(data, train=SHORT)), tmp_path / "killed")
+    assert equal(tmp_path / "killed", folder / "short")
+
+
+@pytest.mark.heavy
 def test_bad_input_is_refused_by_all_ranks(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = two_ranks
     for number, (name, (_, message)) in enumerate(REFUSED.items(), FIRST + len(BITWISE)):
