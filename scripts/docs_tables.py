@@ -21,7 +21,7 @@ from expertp.adapters.spec import HFModelSpec
 from expertp.errors import InputError
 from expertp.plan import constant_names
 from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, PAPER_CONSTANTS, RULE_SETS, Monomial, Row, RuleSet
-from expertp.spec import BaseHPs, ModelSpec, Spec, TrainSpec
+from expertp.spec import BaseHPs, ModelSpec, ParallelSpec, Spec, TrainSpec
 from expertp.study.spec import (
     ArmSpec,
     AxisSpec,
@@ -231,6 +231,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "model": lambda: options_table(ModelSpec),
     "hf-model": lambda: options_table(HFModelSpec),
     "train": lambda: options_table(TrainSpec),
+    "parallel": lambda: options_table(ParallelSpec),
     "study": lambda: options_table(StudySpec),
     "axis": lambda: options_table(AxisSpec),
     "joint": lambda: options_table(JointSpec),

@@ -44,7 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Fixtures that take long to make and are shared by many tests: with --dist loadgroup, these tests run in one process.
-SHARED_FIXTURES = ("directory", "templates", "at_base", "trained", "table", "six_steps", "slurm", "ray", "browser")
+SHARED_FIXTURES = (
+    *("directory", "templates", "at_base", "trained", "table", "six_steps", "slurm", "ray", "browser"),
+    *("two_ranks", "four_ranks"),
+)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from expertp.config import build, load_base, load_run, load_target, run_id, split_overrides
+from expertp.config import build, content_hash, load_base, load_run, load_target, run_id, split_overrides
 from expertp.errors import InputError
-from expertp.spec import BaseHPs, ModelSpec, RunSpec, Spec, TrainSpec
+from expertp.spec import BaseHPs, ModelSpec, ParallelSpec, RunSpec, Spec, TrainSpec
 from expertp.util.plain_yaml import read_yaml, to_yaml
 
 MODEL: dict[str, Any] = {"n_embd": 128, "n_layer": 2, "n_exp": 4, "n_act": 1, "context": 256}
@@ -232,6 +232,14 @@ def test_where_files_lie_and_how_often_to_save_is_not_part_of_a_runs_identity(fi
     changed = run_with("train", **{field: value})
     assert changed != RUN
     assert run_id(changed, "data") == run_id(RUN, "data")
+
+
+@pytest.mark.parametrize("field", ParallelSpec.model_fields)
+def test_the_layout_is_not_part_of_a_runs_identity(field: str) -> None:
+    assert run_id(run_with("parallel", **{field: 2}), "data") == run_id(RUN, "data")
+    earlier = {section: value for section, value in RUN.to_dict().items() if section != "parallel"}
+    earlier["train"] = {key: value for key, value in earlier["train"].items() if key not in OPERATIONAL}
+    assert run_id(RUN, "data") == content_hash({"run": earlier, "data": "data"})
 
 
 @pytest.mark.parametrize(

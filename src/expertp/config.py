@@ -12,13 +12,16 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 
 from expertp.errors import LONGEST_VALUE, InputError, did_you_mean, printable, shortened, shown
-from expertp.spec import BaseHPs, Model, ModelSpec, RunSpec, Spec, TrainSpec
+from expertp.spec import BaseHPs, Model, ModelSpec, ParallelSpec, RunSpec, Spec, TrainSpec
 from expertp.util.plain_yaml import LARGEST_YAML, NOT_YAML, read_yaml
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
-# Fields that do not change a run's numbers (paths, checkpoint times); they are not part of its identity.
-OPERATIONAL = {"train": {"data", "checkpoint_seconds", "checkpoint_steps"}}
+# Fields that do not change a run's numbers (paths, checkpoint times, layout); they are not part of its identity.
+OPERATIONAL = {
+    "train": {"data", "checkpoint_seconds", "checkpoint_steps"},
+    "parallel": frozenset(ParallelSpec.model_fields),
+}
 
 # Messages for values of the wrong type, by the prefix of pydantic's error type.
 KINDS = {
@@ -63,7 +66,7 @@ def hps_from_overrides(overrides: Iterable[str]) -> BaseHPs:
 
 
 def load_run(path: str | Path, overrides: Iterable[str] = ()) -> RunSpec:
-    """Read a run file with the sections `model:`, `hps:`, `train:` and `base:` (default: the model itself).
+    """Read a run file with the sections `model:`, `hps:`, `train:`, `base:` (default: the model) and `parallel:`.
 
     A relative path in the file starts at the file's directory, one in an override at the working directory.
     """
@@ -109,7 +112,10 @@ def run_from_dict(tree: Mapping[str, Any], where: str) -> RunSpec:
         if section not in tree:
             raise InputError(f"{where}: section '{section}:' is missing; a run file has `model:`, `hps:` and `train:`")
     # Validate section by section first, so that an error names the section in the file.
-    sections: dict[str, type[Spec]] = {"model": Model, "base": Model, "hps": BaseHPs, "train": TrainSpec}
+    sections: dict[str, type[Spec]] = {
+        **{"model": Model, "base": Model, "hps": BaseHPs},
+        **{"train": TrainSpec, "parallel": ParallelSpec},
+    }
     for section, spec in sections.items():
         if section in tree:
             build(spec, tree[section], f"{where}: {section}")
@@ -149,6 +155,8 @@ def run_id(run: RunSpec, data_hash: str) -> str:
     tree = run.to_dict()
     for section, fields in OPERATIONAL.items():
         tree[section] = {key: value for key, value in tree[section].items() if key not in fields}
+        if not tree[section]:
+            del tree[section]
     return content_hash({"run": tree, "data": data_hash})
 
 

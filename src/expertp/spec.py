@@ -454,6 +454,7 @@ class RunSpec(Spec):
     model: AnyModel
     hps: BaseHPs
     train: TrainSpec
+    parallel: ParallelSpec = Field(ParallelSpec(), description="layout of a run of several processes")
     allow_kappa_change: bool = Field(False, description="permit a sparsity other than the base's (negative control)")
 
     @model_validator(mode="after")

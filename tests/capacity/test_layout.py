@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from capacity.models import reference
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from expertp.capacity.anatomy import anatomy
@@ -28,14 +24,18 @@ from expertp.capacity.layout import (
     why_impossible,
 )
 from expertp.errors import InputError
-from expertp.model.experts import Experts
-from expertp.spec import ModelSpec
+from expertp.model.transformer import MoETransformer
+from expertp.plan import plan
+from expertp.spec import BaseHPs, Dtype, ModelSpec, ParallelSpec
+from expertp.training.parallel import shard_
+from expertp.training.ranks import Ranks
 
 # Nothing is divisible by 4 but the experts and the width: every other tensor is padded.
 MODEL = ModelSpec(
     n_embd=36, n_layer=2, d_head=12, n_exp=6, n_act=2, alpha_ffn=0.5, vocab_size=61, context=14, linear_bias=True
 )
 H100 = DEVICES["h100"]
+FORWARD = plan(MODEL, MODEL, BaseHPs(lr=0.01)).forward
 KINDS = {"_allgather_base_": "all-gather", "_reduce_scatter_base_": "reduce-scatter", "allreduce_": "all-reduce"}
 
 
@@ -65,61 +65,63 @@ def processes(request: pytest.FixtureRequest) -> Iterator[int]:
     dist.destroy_process_group()
 
 
-def shard(model: nn.Module, layout: Layout, dtype: str) -> None:
-    """Shard a reference model as a run does: products rounded before they are gathered, few experts along the width."""
-    shape, names = (layout.replicas, layout.shards), ("replicas", "shards")
-    mesh = (
-        init_device_mesh("cpu", shape, mesh_dim_names=names)
-        if layout.replicas > 1
-        else init_device_mesh("cpu", shape[1:])
-    )
+def exchange_as_if_alike(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], list[tuple[int, int]]]:
+    """Let every process of a group send what this one sends; count the bytes of inputs, and the visits of layers."""
+    found: Counter[str] = Counter()
+    visits = []
 
-    def dimension(parameter: nn.Parameter) -> Shard | None:
-        is_few = parameter.ndim == 3 and parameter.shape[0] < layout.shards and parameter.shape[1] % layout.shards == 0
-        return Shard(1) if is_few else None
+    def exchange(out: Tensor, rows: Tensor, *counts: object, group: object) -> None:
+        found["all-to-all"] += rows.nbytes
+        if counts:
+            out.normal_()
+        else:  # the numbers of visits, by process and expert
+            out.copy_(rows[:1].expand_as(out))
+            visits.append((int(rows.sum()), int(out.sum())))
 
-    rounded = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in model.blocks:  # type: ignore[union-attr]
-        products = [module for module in block.modules() if isinstance(module, nn.Linear | Experts)]
-        if dtype == "bfloat16":
-            fully_shard(products, mesh=mesh, mp_policy=rounded, shard_placement_fn=dimension)
-        fully_shard(block, mesh=mesh, shard_placement_fn=dimension)
-    fully_shard(model, mesh=mesh)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+    monkeypatch.setattr(dist, "all_to_all_single", exchange)
+    return found, visits
 
 
 @pytest.mark.parametrize(
-    ("processes", "replicas", "dtype", "recompute"),
+    ("processes", "replicas", "experts", "dtype", "recompute"),
     [
-        (4, 1, "float32", False),
-        (4, 1, "bfloat16", True),
-        (12, 1, "bfloat16", False),  # more processes than experts
-        (8, 2, "float32", True),
-        (4, 4, "float32", False),
+        (4, 1, 1, "float32", False),
+        (4, 1, 1, "bfloat16", True),
+        (12, 1, 1, "bfloat16", False),  # more processes than experts
+        (8, 2, 1, "float32", True),
+        (4, 4, 1, "float32", False),
+        (6, 1, 3, "bfloat16", True),
+        (12, 2, 3, "float32", False),
+        (6, 1, 6, "bfloat16", False),  # every process has its experts for itself
     ],
     indirect=["processes"],
 )
-def test_the_bytes_of_a_step_are_those_of_fsdp2(processes: int, replicas: int, dtype: str, recompute: bool) -> None:
-    layout = Layout(processes, replicas, recompute=recompute)
-    work = WorkSpec(dtype=dtype, batch_tokens=2 * processes * MODEL.context, micro_batch=1)
+def test_the_bytes_of_a_step_are_those_of_a_run(
+    processes: int, replicas: int, experts: int, dtype: Dtype, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(processes, replicas, experts, recompute)
+    work = WorkSpec(dtype=dtype, batch_tokens=processes * MODEL.context, micro_batch=1)
     job = JobSpec(model=MODEL, train=work)
-    model = reference(MODEL, backend="fused", activation_checkpointing=recompute)
-    shard(model, layout, dtype)
+    with torch.device("meta"):
+        model = MoETransformer(MODEL, FORWARD, backend="fused", activation_checkpointing=recompute)
+    shard_(model, ParallelSpec(replicas=replicas, experts=experts), Ranks(rank=0, size=processes), "cpu", dtype)
+    model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        nn.init.normal_(parameter.to_local(), std=0.02)  # type: ignore[attr-defined]
+    for router in model.routers():
+        router.bias.zero_()
+    exchanged, visits = exchange_as_if_alike(monkeypatch)
     counting = Counting()
-    tokens = torch.zeros(1, MODEL.context, dtype=torch.int64)
+    tokens = torch.arange(MODEL.context)[None]
     with counting:
-        for _ in range(2):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
-                out = model(tokens, tokens)
-            out.loss.backward()
-    found = transfers(anatomy(job), job, layout, H100)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16"):
+            out = model(tokens, tokens)
+        out.loss.backward()
     expected: Counter[str] = Counter()
-    for each in found:
-        expected[each.kind] += each.buffer if each.what != "loss and loads" else 0
-    assert counting.bytes == +expected
+    for each in transfers(anatomy(job), job, layout, H100):
+        expected[each.kind] += each.buffer if each.what not in ("loss and loads", "visits of experts") else 0
+    expected["all-to-all"] = sum(exchanged_bytes(job, layout, *rows) for rows in visits[: MODEL.n_layer])
+    assert counting.bytes + exchanged == +expected
     local = sum(parameter.to_local().numel() for parameter in model.parameters())  # type: ignore[attr-defined]
     assert local == sum(times * held(weight, layout) for weight, times in anatomy(job).weights())
 

@@ -25,7 +25,7 @@ FOLLOWS = {
     "planner --base base.yaml --target target.yaml": "expertp plan --base base.yaml --target target.yaml",
     "capacity target.yaml --devices 8": "expertp capacity target.yaml --devices 8 --fit",
     "capacity target.yaml --fit": "expertp planner --target target.yaml",
-    "capacity run.yaml --fit parallel.experts=2 train.steps=50": "expertp train run.yaml --out out/run train.steps=50",
+    "capacity run.yaml --fit parallel.experts=2": "expertp train run.yaml --out out/run parallel.experts=2",
     "capacity config.json --fit": None,
     "show run.yaml train.steps=50": "expertp train run.yaml --out out/run train.steps=50",
     "show study.yaml": "expertp sweep study.yaml --dry-run",

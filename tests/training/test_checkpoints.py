@@ -70,7 +70,7 @@ def test_the_newest_checkpoint_comes_back_and_two_are_kept(directory):
     assert torch.equal(newest_weights(directory)["w"], torch.full((3,), 3.0))
     latest = resume(directory)
     assert (latest.step, latest.metrics_bytes, latest.seconds) == (3, 30, 1.5)
-    assert torch.equal(latest.weights["w"], torch.full((3,), 3.0))
+    assert torch.equal(latest.tensors.whole()["w"], torch.full((3,), 3.0))
     assert kept(directory) == ["step-00000002", "step-00000003"]
     assert directory.metrics_path.stat().st_size == 30
 
@@ -140,7 +140,9 @@ def test_metrics_shorter_than_a_checkpoint_says_make_it_a_damaged_one(directory)
     assert directory.metrics_path.stat().st_size == 10
 
 
-@pytest.mark.parametrize("point", ["save_file", "sync", "write_durably", "move_into_place"])
+@pytest.mark.parametrize(
+    "point", ["tensor_files.save_file", "tensor_files.sync", "checkpoints.write_durably", "checkpoints.move_into_place"]
+)
 def test_a_save_that_dies_half_way_leaves_the_last_checkpoint(directory, monkeypatch, point):
     save(directory, checkpoint(1))
 
@@ -148,7 +150,7 @@ def test_a_save_that_dies_half_way_leaves_the_last_checkpoint(directory, monkeyp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"expertp.training.checkpoints.{point}", die)
+        patched.setattr(f"expertp.training.{point}", die)
         with pytest.raises(KeyboardInterrupt):
             save(directory, checkpoint(2))
     assert resume(directory).step == 1
@@ -162,7 +164,7 @@ def test_a_full_disk_is_one_line_and_gives_the_space_back(directory, monkeypatch
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("expertp.training.checkpoints.sync", full)
+    monkeypatch.setattr("expertp.training.tensor_files.sync", full)
     with pytest.raises(RunError, match=r"step 2 cannot be written .*No space left.* run the same command again"):
         save(directory, checkpoint(2))
     assert kept(directory) == ["step-00000001"]
@@ -174,7 +176,7 @@ def test_an_error_of_the_system_inside_safetensors_keeps_its_number(directory, m
     def fail(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("expertp.training.checkpoints.save_file", fail)
+    monkeypatch.setattr("expertp.training.tensor_files.save_file", fail)
     with pytest.raises(RunError, match="step 1 cannot be written") as caught:
         save(directory, checkpoint(1))
     assert not_writable(caught.value) == errno.ENOSPC

@@ -14,8 +14,10 @@ from expertp.errors import InputError
 from expertp.training.checkpoints import newest_weights
 from expertp.training.generate import load_model, next_logits
 from expertp.training.loop import TrainingLoop, check_run, deterministic
+from expertp.training.ranks import ALONE
 from expertp.training.records import CLOCK_FIELDS, StepMetrics
 from expertp.training.store import read_run
+from expertp.training.tensor_files import TensorFiles, write_tensors
 from expertp.training.train import train
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
@@ -60,12 +62,13 @@ def test_six_steps_are_three_and_a_resume_bit_for_bit(data: Path, tmp_path: Path
     assert "transformers" in read_run(tmp_path / "whole").environment
 
 
-def test_tied_weights_are_saved_once_and_restored(dataset: Dataset, data: Path) -> None:
+def test_tied_weights_are_saved_once_and_restored(dataset: Dataset, data: Path, tmp_path: Path) -> None:
     run = hf_run(data, "olmoe", model=model_tree("olmoe", tie_word_embeddings=True))
     first, second = (TrainingLoop(run, dataset, "cpu") for _ in range(2))
     first.step()
     assert "lm_head.weight" not in first.weights()
-    second.restore(1, first.weights(), first.optimizer_state())
+    files = write_tensors(tmp_path, first.weights(), first.optimizer_state(), ALONE)
+    second.restore(1, TensorFiles(tuple(files)))
     assert second.step().loss == first.step().loss
     assert second.model.module.lm_head.weight is second.model.module.model.embed_tokens.weight
 

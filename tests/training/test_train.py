@@ -296,9 +296,9 @@ def test_no_step_is_saved_twice(data, tmp_path, monkeypatch):
     """A second save of one step would have to remove the first, and a crash there would lose both."""
     steps, save = [], checkpoints.save
 
-    def remember(directory, checkpoint):
+    def remember(directory, checkpoint, ranks):
         steps.append(checkpoint.step)
-        save(directory, checkpoint)
+        save(directory, checkpoint, ranks)
 
     monkeypatch.setattr("expertp.training.train.save", remember)
     run = tiny_run(data, train={"checkpoint_steps": 4})
@@ -382,6 +382,8 @@ def test_sigterm_saves_and_exits_143(data, tmp_path):
 
 def test_several_ranks_do_not_each_train_the_run(data, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="a launcher has started 2 processes, but a run is trained by one"):
+    with pytest.raises(
+        InputError, match="a launcher has started 2 processes, but a run without `ranks` is trained by one"
+    ):
         train(tiny_run(data), tmp_path / "run")
     assert not (tmp_path / "run").exists()

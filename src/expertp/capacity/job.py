@@ -39,10 +39,10 @@ class JobSpec(Spec):
         return self
 
     @classmethod
-    def of_run(cls, run: RunSpec, parallel: ParallelSpec) -> JobSpec:
+    def of_run(cls, run: RunSpec) -> JobSpec:
         """Return the job of a run."""
         train: dict[str, Any] = {name: getattr(run.train, name) for name in WorkSpec.model_fields}
-        return cls(model=run.model, train=WorkSpec(**train), parallel=parallel)
+        return cls(model=run.model, train=WorkSpec(**train), parallel=run.parallel)
 
     @property
     def sequences(self) -> int:

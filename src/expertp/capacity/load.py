@@ -7,15 +7,9 @@ from expertp.adapters.keys import CONFIG_FILE
 from expertp.capacity.job import JobSpec
 from expertp.config import load_run, load_spec, sections_of, spec_from_sections
 from expertp.errors import InputError
-from expertp.spec import BaseHPs, ParallelSpec, RunSpec, Spec
+from expertp.spec import BaseHPs, RunSpec, Spec
 
 RUN_RECORD = "run.json"
-
-
-class _Parallel(Spec):
-    """The overrides of a layout, beside a run file."""
-
-    parallel: ParallelSpec = ParallelSpec()
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
@@ -25,11 +19,9 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     if {"axes", "seeds"} & sections.keys():
         raise InputError(f"{path}: is a study; `expertp sweep --dry-run` shows its cost")
     if "run" in sections and "format" in sections:
-        run, layout = _split(overrides)
-        return JobSpec.of_run(load_spec(RunSpec, path, run, record="run"), layout)
+        return JobSpec.of_run(load_spec(RunSpec, path, overrides, record="run"))
     if "train" in sections and "hps" in sections:
-        run, layout = _split(overrides)
-        return JobSpec.of_run(load_run(path, run), layout)
+        return JobSpec.of_run(load_run(path, overrides))
     if "model_type" in sections or "text_config" in sections:
         return spec_from_sections(JobSpec, {"model": {"hf": str(path)}}, overrides, f"{path}:")
     if "tensors" in sections:
@@ -56,10 +48,3 @@ def _file_in(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     raise InputError(f"{path}: has neither {RUN_RECORD} nor {CONFIG_FILE}; give the directory of a run or a file")
-
-
-def _split(overrides: Sequence[str]) -> tuple[list[str], ParallelSpec]:
-    """Divide overrides into those of a run and the layout that the others give."""
-    layout = [text for text in overrides if text.startswith("parallel.")]
-    parallel = spec_from_sections(_Parallel, {}, layout).parallel
-    return [text for text in overrides if text not in layout], parallel

@@ -20,7 +20,8 @@ SECTIONS: dict[str, type[Spec]] = {
     **{"train": TrainSpec, "parallel": ParallelSpec},
 }
 # Sections that overrides of a verb may change; other verbs take those of several kinds of files.
-PLANNING, TRAINING, STUDYING = ("model", "hps"), ("base", "model", "hps", "train"), ("base", "hps", "train")
+PLANNING, STUDYING = ("model", "hps"), ("base", "hps", "train")
+TRAINING = ("base", "model", "hps", "train", "parallel")
 OVERRIDDEN = {
     **{"plan": PLANNING, "planner": PLANNING, "capacity": ("model", "train", "parallel"), "train": TRAINING},
     **{"sweep": STUDYING, "tune": STUDYING, "coordcheck": STUDYING},

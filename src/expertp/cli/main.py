@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,8 +47,9 @@ VERBS = {
     "doctor": "show the software and hardware that expertp finds on this machine",
 }
 
-# Verbs that compute: several processes of one of them would do the same work, or wait for each other.
-COMPUTING = ("demo", "prepare", "train", "generate", "sweep", "tune", "coordcheck", "paper", "theory", "bench")
+# Verbs that compute: several processes of one of them would do the same work, or wait for each other. `train` is
+# one run of several processes.
+ONE_PROCESS = ("demo", "prepare", "generate", "sweep", "tune", "coordcheck", "paper", "theory", "bench")
 
 OS_HINTS = {
     errno.EEXIST: "a file has this name, but a directory is needed; choose another path",
@@ -120,7 +120,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return EXIT_OK
     if verb not in VERBS:
         raise InputError(f"unknown verb {shown(verb)}; {did_you_mean(verb, VERBS)}")
-    if verb in COMPUTING:
+    if verb in ONE_PROCESS:
         _refuse_ranks(verb)
     code, args = run_verb(verb, rest)
     if code == EXIT_OK:
@@ -138,17 +138,29 @@ def run_verb(verb: str, words: Sequence[str]) -> tuple[int, argparse.Namespace]:
     return args.run(args), args
 
 
-class _ManyRanks(InputError):
-    """A launcher has started several processes of a verb that is one process; rank 0 says so for all of them."""
-
-
 def _refuse_ranks(verb: str) -> None:
     _, ranks = rank_and_ranks()
     if ranks > 1:
-        raise _ManyRanks(
+        raise InputError(
             f"a launcher has started {ranks} processes, but `expertp {verb}` is one process; start it without torchrun "
             "or srun -n (and unset WORLD_SIZE)"
         )
+
+
+def _speaks(argv: Sequence[str]) -> bool:
+    """Return whether this process prints errors: of several that compute together, rank 0 speaks for all of them."""
+    rank, ranks = rank_and_ranks()
+    return rank == 0 or ranks == 1 or not argv or argv[0] not in (*ONE_PROCESS, "train")
+
+
+def _let_rank_0_speak() -> None:
+    """Wait until rank 0 has ended: when a rank has ended, torchrun sends SIGTERM to all others."""
+    is_told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: is_told.set())
+    is_told.wait(RANK_0_SECONDS)
+    signal.signal(signal.SIGTERM, before)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -170,9 +182,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Without `argv`, it runs the command of this process, which ends when it returns.
     """
-    warnings.showwarning = _show_warning
+    arguments = sys.argv[1:] if argv is None else argv
+    warnings.showwarning = _show_warning if _speaks(arguments) else lambda *_, **__: None
     with _interrupted_once(is_ending=argv is None) as interrupted:
-        return _main(sys.argv[1:] if argv is None else argv, interrupted)
+        return _main(arguments, interrupted)
 
 
 @contextmanager
@@ -208,14 +221,11 @@ def _main(argv: Sequence[str], interrupted: threading.Event) -> int:
         code = dispatch(argv)
         sys.stdout.flush()
         return code
-    except _ManyRanks as error:
-        if rank_and_ranks()[0] == 0:
+    except (InputError, RunError) as error:
+        if _speaks(argv):
             _say(str(error))
         else:
-            time.sleep(RANK_0_SECONDS)
-        return EXIT_BAD_INPUT
-    except (InputError, RunError) as error:
-        _say(str(error))
+            _let_rank_0_speak()
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -60,8 +60,7 @@ def _after_capacity(args: Args, words: Words) -> str | None:
         return command("capacity", *words, "--fit")
     if args.file.suffix not in (".yaml", ".yml"):
         return None
-    overrides = [text for text in args.overrides if not text.startswith("parallel.")]
-    return _after_file(args.file, overrides)
+    return _after_file(args.file, args.overrides)
 
 
 def _after_show(args: Args, words: Words) -> str | None:

@@ -1,7 +1,9 @@
 """Train one model from a run file; the same command resumes an interrupted run.
 
-The run file has the sections model:, hps:, train: and base: (default: the model itself). Overrides model.KEY=VALUE,
-hps.KEY=VALUE, train.KEY=VALUE and base.KEY=VALUE change its values.
+The run file has the sections model:, hps:, train:, base: (default: the model itself) and parallel:. Overrides
+model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE, base.KEY=VALUE and parallel.KEY=VALUE change its values.
+
+Several processes train one run together: torchrun --nproc-per-node 4 -m expertp train ..., srun -n 4 expertp train ...
 
 After SIGTERM or Ctrl-C, the run finishes the step, saves and stops (exit codes 143 and 130); a second signal stops it
 immediately (a second SIGTERM only after 10 s). The exit code of a diverged run is 1. The imbalance shown is the largest
@@ -10,6 +12,7 @@ immediately (a second SIGTERM only after 10 s). The exit code of a diverged run 
 
 import argparse
 import json
+import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,10 +22,11 @@ from expertp.cli.text import describe_multipliers
 from expertp.config import load_run
 from expertp.plan import multipliers_of
 from expertp.spec import RunSpec
+from expertp.util.machine import rank_and_ranks
 from expertp.util.text import count, plural
 
 if TYPE_CHECKING:
-    from expertp.training.records import StepMetrics
+    from expertp.training.records import RunResult, StepMetrics
 
 EXAMPLES = """\
   expertp train configs/run.yaml --out out/first-run
@@ -33,7 +37,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument("run_file", metavar="RUN.yaml", help="run file")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.*, hps.*, train.*, base.*")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.*, hps.*, train.*, base.*, parallel.*")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory of the run; created or resumed")
     parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard logs to DIR/tensorboard")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -41,20 +45,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and print the result."""
-    spec = load_run(args.run_file, args.overrides)
+    if rank_and_ranks()[1] == 1:
+        load_run(args.run_file, args.overrides)  # bad input is reported before torch is imported
 
-    from expertp.training.records import RunResult
+    from expertp.training.ranks import launched_ranks
     from expertp.training.train import Tracker, train
 
-    with Reporter("train", total=spec.train.steps) as reporter, stop_signal() as stop:
-        progress = _Progress(reporter)
-        trackers: list[Tracker] = [progress]
-        if args.tensorboard:
-            from expertp.training.trackers import TensorBoardTracker
+    with launched_ranks() as ranks:
+        spec = ranks.agreed(lambda: load_run(args.run_file, args.overrides))
+        is_drawn = None if ranks.is_first else False
+        with Reporter("train", total=spec.train.steps, terminal=is_drawn) as reporter, stop_signal() as stop:
+            progress = _Progress(reporter)
+            trackers: list[Tracker] = [progress] if ranks.is_first else []
+            if args.tensorboard and ranks.is_first:
+                from expertp.training.trackers import TensorBoardTracker
 
-            trackers.append(TensorBoardTracker(args.out))
-        result: RunResult = train(spec, args.out, trackers, should_stop=stop.received)
+                trackers.append(TensorBoardTracker(args.out))
+            result = train(spec, args.out, trackers, should_stop=stop.received, ranks=ranks)
+    if ranks.is_first:
+        _print(result, args, progress)
+    if result.status == "stopped":
+        return 128 + (stop.number or signal.SIGTERM)
+    return 1 if result.status == "diverged" else 0
 
+
+def _print(result: "RunResult", args: argparse.Namespace, progress: "_Progress") -> None:
     if args.json:
         print(json.dumps(asdict(result)))
     elif result.status == "finished":
@@ -68,9 +83,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"diverged at step {result.step} with {loss}; reduce hps.lr, or raise train.diverge_above")
     else:
         print(f"stopped and saved at step {result.step} of {result.steps}; run the same command to resume")
-    if result.status == "stopped":
-        return 128 + stop.number
-    return 1 if result.status == "diverged" else 0
 
 
 class _Progress:

@@ -25,8 +25,10 @@ def count_windows(shards: TokenShards, context: int) -> int:
     return int(_windows_of(shards, context).sum())
 
 
-def train_batch(shards: TokenShards, context: int, sequences: int, seed: int, step: int) -> Batch:
-    """Return the batch of one step.
+def train_batch(
+    shards: TokenShards, context: int, sequences: int, seed: int, step: int, rows: slice = slice(None)
+) -> Batch:
+    """Return the batch of one step, or some of its rows.
 
     Args:
         shards: the train split.
@@ -34,9 +36,10 @@ def train_batch(shards: TokenShards, context: int, sequences: int, seed: int, st
         sequences: sequences per batch, over all micro-batches and processes.
         seed: seed of the order.
         step: optimizer step, starting at 0.
+        rows: the sequences that are read (default: all).
 
     Returns:
-        int64 array [sequences, context + 1]. An epoch may end within a batch.
+        int64 array [sequences, context + 1], or its `rows`. An epoch may end within a batch.
     """
     windows = count_windows(shards, context)
     if windows < sequences:
@@ -44,8 +47,8 @@ def train_batch(shards: TokenShards, context: int, sequences: int, seed: int, st
             f"the train split has {shards.tokens} tokens = {windows} windows of {context + 1}, fewer than one batch "
             f"of {sequences}; prepare more text, or reduce model.context or train.batch_tokens"
         )
-    epochs, places = np.divmod(step * sequences + np.arange(sequences, dtype=np.int64), windows)
-    chosen = np.empty(sequences, dtype=np.int64)
+    epochs, places = np.divmod(step * sequences + np.arange(sequences, dtype=np.int64)[rows], windows)
+    chosen = np.empty_like(places)
     for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
         chosen[epochs == epoch] = permute(places[epochs == epoch], windows, seed, epoch)
     return _gather(shards, context, chosen)

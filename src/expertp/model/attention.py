@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from expertp.model.cache import LayerCache
+from expertp.model.empty import empty
 
 
 class Attention(nn.Module):
@@ -21,9 +21,9 @@ class Attention(nn.Module):
     def __init__(self, n_embd: int, d_head: int, scale: float, bias: bool) -> None:
         super().__init__()
         self.d_head, self.scale = d_head, scale
-        self.qk = skip_init(nn.Linear, n_embd, 2 * n_embd, bias=bias)
-        self.v = skip_init(nn.Linear, n_embd, n_embd, bias=bias)
-        self.o = skip_init(nn.Linear, n_embd, n_embd, bias=bias)
+        self.qk = empty(nn.Linear, n_embd, 2 * n_embd, bias=bias)
+        self.v = empty(nn.Linear, n_embd, n_embd, bias=bias)
+        self.o = empty(nn.Linear, n_embd, n_embd, bias=bias)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"], cache: LayerCache | None = None) -> Float[Tensor, "B S N"]:
         """Return the attention output; with a cache, the positions follow those that it holds."""

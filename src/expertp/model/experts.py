@@ -88,8 +88,8 @@ class Experts(nn.Module):
         super().__init__()
         self.up = nn.Parameter(torch.empty(n_exp, n_embd, n_hid))
         self.down = nn.Parameter(torch.empty(n_exp, n_hid, n_embd))
-        self.backend: BackendName = backend
+        self.function = BACKENDS[backend]
 
     def forward(self, x_TN: Float[Tensor, "T N"], routing: Routing) -> Float[Tensor, "T N"]:
         """Return the gated sum over the active experts of each token, without the factor 1/n_act."""
-        return BACKENDS[self.backend](x_TN, routing, self.up, self.down)
+        return self.function(x_TN, routing, self.up, self.down)

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 from torch.utils.checkpoint import checkpoint
 
 from expertp.model.attention import Attention
 from expertp.model.cache import KeyValueCache, LayerCache
+from expertp.model.empty import empty
 from expertp.model.experts import BackendName, Experts
 from expertp.model.loss import linear_cross_entropy
 from expertp.model.router import Router
@@ -85,8 +85,8 @@ class DenseFFN(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.up = skip_init(nn.Linear, spec.n_embd, spec.n_hid, bias=spec.linear_bias)
-        self.down = skip_init(nn.Linear, spec.n_hid, spec.n_embd, bias=spec.linear_bias)
+        self.up = empty(nn.Linear, spec.n_embd, spec.n_hid, bias=spec.linear_bias)
+        self.down = empty(nn.Linear, spec.n_hid, spec.n_embd, bias=spec.linear_bias)
 
     def forward(self, x_BSN: Float[Tensor, "B S N"], start: int = 0) -> FFNOutput:
         """Apply the layer, which is the same at every position."""
@@ -157,11 +157,11 @@ class MoETransformer(nn.Module):
         super().__init__()
         self.spec, self.multipliers = spec, forward
         self.activation_checkpointing = activation_checkpointing
-        self.token = skip_init(nn.Embedding, spec.vocab_size, spec.n_embd)
-        self.position = skip_init(nn.Embedding, spec.context, spec.n_embd)
+        self.token = empty(nn.Embedding, spec.vocab_size, spec.n_embd)
+        self.position = empty(nn.Embedding, spec.context, spec.n_embd)
         self.blocks = nn.ModuleList(Block(spec, forward, backend, with_auxiliary) for _ in range(spec.n_layer))
         self.final_norm = nn.LayerNorm(spec.n_embd)
-        self.head = None if spec.tied_embeddings else skip_init(nn.Linear, spec.n_embd, spec.vocab_size, bias=False)
+        self.head = None if spec.tied_embeddings else empty(nn.Linear, spec.n_embd, spec.vocab_size, bias=False)
 
     def hidden(self, tokens_BS: Int[Tensor, "B S"], cache: KeyValueCache | None = None) -> Hidden:
         """Run all blocks; with a cache, the tokens follow those that it holds, and are added to it."""

@@ -1,4 +1,7 @@
-"""Checkpoints of a run: `checkpoints/step-00000100/{weights,optimizer}.safetensors` and `state.json`.
+"""Checkpoints of a run: `checkpoints/step-00000100/` with tensors (safetensors) and `state.json`.
+
+A run of one process writes weights.safetensors and optimizer.safetensors, a run of several one file of each kind per
+rank. A checkpoint that one layout has written is read by any other.
 
 The newest two are kept. A damaged checkpoint is one with a missing file, another hash or another format. It is renamed
 to `damaged-step-...` and the one before it is used. It is never removed. A file that cannot be read is no damage: the
@@ -14,29 +17,25 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from expertp.config import content_hash
-from expertp.errors import DamagedError, RunError, one_line
+from expertp.errors import DamagedError, RunError
+from expertp.training.ranks import ALONE, Ranks
 from expertp.training.store import LARGEST_METRICS, RunDirectory, is_regular_file, step_of
+from expertp.training.tensor_files import LAYOUT, TensorFiles, is_name_of_tensors, is_weights, write_tensors
 from expertp.util.files import file_sha256, move_into_place, sync, write_durably
-from expertp.util.machine import is_out_of_memory
 from expertp.util.records import Count, read_record
 
 FORMAT = 1
 KEPT = 2
-# With square experts (alpha_ffn = 1) a transposed layout cannot be detected, so the layout is stored with the weights.
-# One entry only: safetensors writes several in any order, and equal checkpoints would have unequal bytes.
-WEIGHTS_METADATA = {"layout": "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"}
-WEIGHTS, OPTIMIZER = TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
 RESTORE = "restore it"
 
 _Loaded = TypeVar("_Loaded")
@@ -62,11 +61,21 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A checkpoint on disk that is intact: the fields of `Checkpoint`, with tensors that can be read."""
+
+    step: int
+    tensors: TensorFiles
+    metrics_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class CheckpointState:
     """state.json of a checkpoint: the run and step it belongs to, and the hashes of its files.
 
-    Earlier versions did not write `metrics_sha256`, the hash of the first `metrics_bytes` of metrics.jsonl, and `hash`,
-    the hash of all other fields.
+    Earlier versions did not write `metrics_sha256`, the hash of the first `metrics_bytes` of metrics.jsonl, `hash`, the
+    hash of all other fields, and `layout`, the order of the dimensions of experts.
     """
 
     format: Count
@@ -77,35 +86,63 @@ class CheckpointState:
     sha256: dict[str, str]
     metrics_sha256: str | None = None
     hash: str | None = None
+    layout: str | None = None
 
     def hashed(self) -> CheckpointState:
         """Return the state with the hash of its other fields."""
-        return replace(self, hash=content_hash(asdict(replace(self, hash=None))))
+        fields = {**asdict(self), "hash": None}
+        if self.layout is None:  # earlier versions had no such field to hash
+            del fields["layout"]
+        return replace(self, hash=content_hash(fields))
 
 
 class _MetricsError(DamagedError):
     """metrics.jsonl is not as it was when a checkpoint was saved."""
 
 
-def save(directory: RunDirectory, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint under a temporary name, rename it into place, and keep the newest two."""
+def save(directory: RunDirectory, checkpoint: Checkpoint, ranks: Ranks = ALONE) -> None:
+    """Write a checkpoint under a temporary name, rename it into place, and keep the newest two.
+
+    All ranks call it together; rank 0 makes and renames the folder.
+    """
     folder = directory.checkpoints_path
-    folder.mkdir(exist_ok=True)
-    directory.remove_partial()
     partial, place = (folder / f"{prefix}{checkpoint.step:08d}" for prefix in (".partial-", "step-"))
-    try:
-        _write(directory, partial, checkpoint)
+
+    def begin() -> None:
+        folder.mkdir(exist_ok=True)
+        directory.remove_partial()
+        partial.mkdir()
+
+    def finish() -> None:
+        _write_state(directory, partial, checkpoint, sha256)
         if os.path.lexists(place):
             _set_aside(place)
         move_into_place(partial, place)
         directory.note_saved()
+
+    try:
+        ranks.first(lambda: _written(checkpoint.step, begin))
+        tensors = partial, checkpoint.weights, checkpoint.optimizer
+        own = _written(checkpoint.step, lambda: write_tensors(*tensors, ranks))
+        hashes = ranks.agreed(lambda: _written(checkpoint.step, lambda: {each.name: file_sha256(each) for each in own}))
+        sha256 = {name: value for each in ranks.gathered(hashes) for name, value in each.items()}
+        ranks.first(lambda: _written(checkpoint.step, finish))
+    except RunError:
+        if ranks.is_first:
+            directory.remove_partial()
+        raise
+    ranks.first(lambda: _keep_newest(directory))
+
+
+def _written(step: int, write: Callable[[], _Loaded]) -> _Loaded:
+    """Return what `write` returns; raise `RunError` if it cannot write."""
+    try:
+        return write()
     except (OSError, SafetensorError) as error:
-        directory.remove_partial()
         raise RunError(
-            f"the checkpoint at step {checkpoint.step} cannot be written ({error}); free some space and run the "
-            "same command again; it continues from the previous checkpoint"
+            f"the checkpoint at step {step} cannot be written ({error}); free some space and run the same command "
+            "again; it continues from the previous checkpoint"
         ) from _as_os_error(error)
-    _keep_newest(directory)
 
 
 def _keep_newest(directory: RunDirectory) -> None:
@@ -113,20 +150,27 @@ def _keep_newest(directory: RunDirectory) -> None:
         shutil.rmtree(old)
 
 
-def resume(directory: RunDirectory) -> Checkpoint | None:
+def resume(directory: RunDirectory, ranks: Ranks = ALONE) -> Saved | None:
     """Return the newest intact checkpoint, and cut the records that follow it; None if the run starts at step 0.
 
     Damaged checkpoints are renamed with a warning, and the records that are cut because of them are copied. If all
-    checkpoints are damaged or gone, that is an error: starting over is the user's decision.
+    checkpoints are damaged or gone, that is an error: starting over is the user's decision. All ranks call it together;
+    rank 0 alone changes files.
     """
-    folders = directory.checkpoint_folders()
+    folders = ranks.first(directory.checkpoint_folders)
     if not folders:
-        directory.start_over()
+        ranks.first(directory.start_over)
         return None
     damaged: dict[Path, DamagedError] = {}
-    checkpoint = next(_intact(folders, lambda folder: _load(directory, folder), damaged), None)
-    if checkpoint is None:
+    saved = next(_intact(folders, lambda folder: ranks.agreed(lambda: _load(directory, folder, ranks)), damaged), None)
+    if saved is None:
         raise _none_is_intact(directory, damaged)
+    ranks.first(lambda: _clean_up(directory, saved, damaged))
+    return saved
+
+
+def _clean_up(directory: RunDirectory, saved: Saved, damaged: Mapping[Path, DamagedError]) -> None:
+    """Set damaged checkpoints aside, and cut the records that follow the one that is used."""
     if damaged:
         # The records are copied first: after a crash between the two, both are set aside again.
         records = _copy_metrics(directory)
@@ -134,24 +178,28 @@ def resume(directory: RunDirectory) -> Checkpoint | None:
             kept = _set_aside(folder)
             warnings.warn(
                 f"{folder}: damaged checkpoint ({error}); using the one before; kept as {kept.name} and {records.name}",
-                stacklevel=3,
+                stacklevel=5,
             )
     directory.note_saved()
-    directory.cut_metrics(checkpoint.metrics_bytes)
+    directory.cut_metrics(saved.metrics_bytes)
     _keep_newest(directory)  # a crash may have left one more
-    return checkpoint
 
 
 def newest_weights(directory: RunDirectory) -> Mapping[str, Tensor] | None:
     """Return the weights of the newest intact checkpoint, None without checkpoints; changes no file."""
     folders = directory.checkpoint_folders()
     damaged: dict[Path, DamagedError] = {}
-    weights = next(_intact(folders, lambda folder: _tensors(folder, _state(directory, folder), WEIGHTS), damaged), None)
+    weights = next(_intact(folders, lambda folder: _weights(directory, folder), damaged), None)
     if folders and weights is None:
         raise _none_is_intact(directory, damaged)
     for folder, error in damaged.items():
         warnings.warn(f"{folder}: damaged checkpoint ({error}); using the one before", stacklevel=3)
     return weights
+
+
+def _weights(directory: RunDirectory, folder: Path) -> dict[str, Tensor]:
+    state = _state(directory, folder)
+    return _files(folder, state, [name for name in state.sha256 if is_weights(name)]).whole()
 
 
 def _intact(
@@ -200,30 +248,29 @@ def _free(folder: Path, stem: str, ending: str = "") -> Path:
     return next(path for path in paths if not os.path.lexists(path))
 
 
-def _write(directory: RunDirectory, folder: Path, checkpoint: Checkpoint) -> None:
-    folder.mkdir()
-    for name, values in zip(TENSOR_FILES, (checkpoint.weights, checkpoint.optimizer), strict=True):
-        save_file(dict(values), folder / name, metadata=WEIGHTS_METADATA)
-        # safetensors creates files that only the owner can read
-        (folder / name).chmod(folder.stat().st_mode & 0o666)
-        sync(folder / name)
+def _write_state(directory: RunDirectory, folder: Path, checkpoint: Checkpoint, sha256: Mapping[str, str]) -> None:
     state = CheckpointState(
         format=FORMAT,
         identity=directory.identity,
         step=checkpoint.step,
         metrics_bytes=checkpoint.metrics_bytes,
         seconds=checkpoint.seconds,
-        sha256={name: file_sha256(folder / name) for name in TENSOR_FILES},
+        sha256=dict(sha256),
         metrics_sha256=_prefix_sha256(directory.metrics_path, checkpoint.metrics_bytes),
+        layout=LAYOUT,
     )
     write_durably(folder / "state.json", json.dumps(asdict(state.hashed()), indent=2).encode())
 
 
-def _load(directory: RunDirectory, folder: Path) -> Checkpoint:
+def _load(directory: RunDirectory, folder: Path, ranks: Ranks) -> Saved:
+    """Return a checkpoint if it is intact; every rank checks some of its files, rank 0 the records of the run."""
     state = _state(directory, folder)
-    weights, optimizer = (_tensors(folder, state, name) for name in TENSOR_FILES)
-    _check_metrics(directory, state)
-    return Checkpoint(state.step, weights, optimizer, state.metrics_bytes, state.seconds)
+    names = sorted(state.sha256)
+    _files(folder, state, names[ranks.rank :: ranks.size])
+    if ranks.is_first:
+        _check_metrics(directory, state)
+    files = TensorFiles(tuple(folder / name for name in names))
+    return Saved(state.step, files, state.metrics_bytes, state.seconds)
 
 
 def _state(directory: RunDirectory, folder: Path) -> CheckpointState:
@@ -234,22 +281,19 @@ def _state(directory: RunDirectory, folder: Path) -> CheckpointState:
         raise DamagedError("state.json belongs to another run, step or version")
     if state.hash is not None and state != state.hashed():
         raise DamagedError("state.json does not have the hash it was saved with")
+    if not any(is_weights(name) for name in state.sha256) or not all(map(is_name_of_tensors, state.sha256)):
+        raise DamagedError("state.json does not name the files of a checkpoint")
     return state
 
 
-def _tensors(folder: Path, state: CheckpointState, name: str) -> dict[str, Tensor]:
-    if not is_regular_file(folder / name, RESTORE):
-        raise DamagedError(f"{name} is missing")
-    if file_sha256(folder / name) != state.sha256.get(name):
-        raise DamagedError(f"{name} does not have the hash it was saved with")
-    try:
-        return load_file(folder / name)
-    except SafetensorError as error:
-        raise DamagedError(f"{name}: {error}") from None
-    except RuntimeError as error:  # torch opens the file, and has the system's error in its text only
-        if is_out_of_memory(error):
-            raise
-        raise OSError(errno.EIO, one_line(str(error)), str(folder / name)) from None
+def _files(folder: Path, state: CheckpointState, names: Sequence[str]) -> TensorFiles:
+    """Return files of tensors if they are those that were saved."""
+    for name in names:
+        if not is_regular_file(folder / name, RESTORE):
+            raise DamagedError(f"{name} is missing")
+        if file_sha256(folder / name) != state.sha256[name]:
+            raise DamagedError(f"{name} does not have the hash it was saved with")
+    return TensorFiles(tuple(folder / name for name in names))
 
 
 def _check_metrics(directory: RunDirectory, state: CheckpointState) -> None:

@@ -7,7 +7,7 @@ numbers are drawn, so a checkpoint needs only these three.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +22,11 @@ from expertp.errors import InputError
 from expertp.spec import Dtype, RunSpec, TrainSpec
 from expertp.training.build import build_model, check_model
 from expertp.training.optim import adamw, lr_factor, set_lr_factor
+from expertp.training.parallel import check_layout, free_gathered_, micro_batch, own_rows
+from expertp.training.ranks import ALONE, Ranks
 from expertp.training.resolution import resolve_dtype
 from expertp.training.run_model import RunModel
+from expertp.training.tensor_files import TensorFiles
 from expertp.util.machine import memory_bytes
 
 
@@ -31,13 +34,15 @@ from expertp.util.machine import memory_bytes
 class StepOutcome:
     """Result of one optimizer step: loss before the update, loads per layer, factor of the schedule.
 
-    A diverged step (loss not finite, or above the bound) does not change the model.
+    A diverged step (loss not finite, or above the bound) does not change the model. `requests` says for every request
+    whether a rank has made it.
     """
 
     loss: float
     load_LE: Int[Tensor, "L E"]
     lr_factor: float
     diverged: bool
+    requests: tuple[bool, ...] = ()
 
 
 def resolve_device(train: TrainSpec) -> str:
@@ -49,19 +54,21 @@ def resolve_device(train: TrainSpec) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def check_run(run: RunSpec, dataset: Dataset, device: str) -> None:
-    """Raise `InputError` if the run has no valid plan, too little data or too little memory; writes no file."""
+def check_run(run: RunSpec, dataset: Dataset, device: str, ranks: Ranks = ALONE) -> None:
+    """Raise `InputError` if the run has no valid plan or layout, too little data or memory; writes no file."""
     check_model(run, device)
+    check_layout(run, ranks)
     check_vocab(dataset, run.model.vocab_size)
     train_batch(dataset.train, run.model.context, run.sequences, run.train.seed, step=0)
     if run.train.eval_every > 0:
         next(iter(eval_batches(dataset.val, run.model.context, 1, run.train.eval_tokens)))
     # Weights, gradients and the two moments of Adam; activations are not counted.
     needed = run.model.counts().total * (32 if run.train.dtype == "float64" else 16)
+    here = needed * run.parallel.replicas // ranks.size * (1 if device == "cuda" else ranks.local_size)
     there = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else memory_bytes()
-    if needed > there:
+    if here > there:
         raise InputError(
-            f"the model's weights, gradients and optimizer state need {needed / 2**30:.1f} GiB, but this machine has "
+            f"the model's weights, gradients and optimizer state need {here / 2**30:.1f} GiB, but this machine has "
             f"{there / 2**30:.1f} GiB; choose a smaller model"
         )
 
@@ -73,6 +80,7 @@ class TrainingLoop:
         run: the run.
         dataset: its data.
         device: "cpu" or "cuda".
+        ranks: the processes that train the run.
         on_gradients: called with the model after the backward passes of a step, before clipping; must not change it.
     """
 
@@ -81,21 +89,30 @@ class TrainingLoop:
         run: RunSpec,
         dataset: Dataset,
         device: str,
+        ranks: Ranks = ALONE,
         on_gradients: Callable[[RunModel], None] = lambda _: None,
     ) -> None:
         self.run, self.dataset, self.device, self.on_gradients = run, dataset, device, on_gradients
+        self.ranks, self.micro_batch = ranks, micro_batch(run, ranks)
         self.dtype = resolve_dtype(run, device)
-        self.model = build_model(run, device)
+        self.model = build_model(run, device, ranks)
+        # Looked up once: while a forward pass computes, a module has other tensors in the place of spread parameters.
+        self.parameters = dict(self.model.module.named_parameters())
         self.model.init_(run.train.seed)
         self.optimizer = adamw(self.model.param_groups())
         self.diverge_above = run.train.diverge_above or 2 * math.log(run.model.vocab_size)
         self.steps_done = 0
 
-    def step(self) -> StepOutcome:
-        """Take one optimizer step; if the loss has diverged, leave the model unchanged."""
+    def step(self, requests: Callable[[], Sequence[bool]] = tuple) -> StepOutcome:
+        """Take one optimizer step; if the loss has diverged, leave the model unchanged.
+
+        Args:
+            requests: what this rank asks for, such as to stop; called once the gradients are computed. A request of one
+                rank is one of all.
+        """
         factor = lr_factor(self.run.train, self.steps_done)
         set_lr_factor(self.optimizer, factor)
-        loss, load_LE = self._accumulate()
+        loss, load_LE, requested = self._accumulate(requests)
         diverged = self.has_diverged(loss)
         if not diverged:
             self.on_gradients(self.model)
@@ -106,7 +123,7 @@ class TrainingLoop:
             self.model.balance_(load_LE)
         self.optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
-        return StepOutcome(loss, load_LE, factor, diverged)
+        return StepOutcome(loss, load_LE, factor, diverged, requested)
 
     def has_diverged(self, loss: float) -> bool:
         """Return whether a loss is not finite or is above the bound."""
@@ -115,14 +132,20 @@ class TrainingLoop:
     @torch.no_grad()
     def evaluate(self) -> float:
         """Return the mean loss over the fixed validation tokens."""
-        run = self.run
-        sequences = run.train.micro_batch or run.sequences
-        total, count = 0.0, 0
-        for batch in eval_batches(self.dataset.val, run.model.context, sequences, run.train.eval_tokens):
-            tokens = torch.from_numpy(batch).to(self.device)
+        run, ranks = self.run, self.ranks
+        batches = list(eval_batches(self.dataset.val, run.model.context, self.micro_batch, run.train.eval_tokens))
+        losses = torch.zeros(len(batches), dtype=torch.float64)
+        # Ranks take turns and make the same number of passes, because a pass gathers weights from all of them.
+        for number in range(ranks.rank, len(batches) + -len(batches) % ranks.size, ranks.size):
+            tokens = torch.from_numpy(batches[min(number, len(batches) - 1)]).to(self.device)
             with autocast(self.dtype, self.device):
-                total += self.model.loss(tokens[:, :-1], tokens[:, 1:]).loss.item() * len(tokens)
-            count += len(tokens)
+                loss = self.model.loss(tokens[:, :-1], tokens[:, 1:]).loss.item()
+            if number < len(batches):
+                losses[number] = loss
+        free_gathered_(self.model.module)
+        total, count = 0.0, 0
+        for batch, loss in zip(batches, ranks.sum(losses).tolist(), strict=True):
+            total, count = total + loss * len(batch), count + len(batch)
         return total / count
 
     def weights(self) -> dict[str, Tensor]:
@@ -133,33 +156,52 @@ class TrainingLoop:
         """Return the tensors of the optimizer state by `STATE/PARAMETER`."""
         return {
             f"{key}/{name}": value.contiguous()
-            for name, parameter in self.model.module.named_parameters()
+            for name, parameter in self.parameters.items()
             for key, value in self.optimizer.state[parameter].items()
         }
 
-    def restore(self, steps_done: int, weights: Mapping[str, Tensor], optimizer_state: Mapping[str, Tensor]) -> None:
+    def restore(self, steps_done: int, files: TensorFiles) -> None:
         """Restore the state that `weights` and `optimizer_state` returned after `steps_done` steps."""
-        self.model.restore(weights)
-        parameters = dict(self.model.module.named_parameters())
-        for key, value in optimizer_state.items():
+        shapes, tensors = files.shapes(), self.model.state()
+        scalars = files.whole(key for key, shape in shapes.items() if not shape)
+        for key in shapes.keys() - tensors.keys():
             what, _, name = key.partition("/")
-            self.optimizer.state[parameters[name]][what] = value.to(self.device)
+            parameter = self.parameters[name]
+            value = scalars[key].to(self.device) if key in scalars else torch.empty_like(parameter, requires_grad=False)
+            self.optimizer.state[parameter][what] = tensors[key] = value
+        for key, value in tensors.items():
+            assert shapes.get(key) == value.shape, f"{key} has another shape than that of the model"
+        files.read_into(tensors)
         self.steps_done = steps_done
 
-    def _accumulate(self) -> tuple[float, Tensor]:
-        """Accumulate the gradients of all micro-batches; return the mean loss and the summed loads."""
-        run = self.run
-        batch = train_batch(self.dataset.train, run.model.context, run.sequences, run.train.seed, self.steps_done)
-        micro_batches = torch.from_numpy(batch).to(self.device).split(run.train.micro_batch or run.sequences)
-        total, loads = 0.0, []
-        for tokens in micro_batches:
+    def _accumulate(self, requests: Callable[[], Sequence[bool]]) -> tuple[float, Tensor, tuple[bool, ...]]:
+        """Accumulate the gradients of all micro-batches; return the mean loss, the summed loads and the requests."""
+        run, rows = self.run, own_rows(self.run, self.ranks)
+        batch = train_batch(self.dataset.train, run.model.context, run.sequences, run.train.seed, self.steps_done, rows)
+        count, before = run.sequences // self.micro_batch, rows.start // self.micro_batch
+        losses, loads = [0.0] * count, []
+        for number, tokens in enumerate(torch.from_numpy(batch).to(self.device).split(self.micro_batch), before):
             with autocast(self.dtype, self.device):
                 out = self.model.loss(tokens[:, :-1], tokens[:, 1:])
             objective = out.loss + out.auxiliary
-            (objective / len(micro_batches)).backward()
-            total += out.loss.item()
+            (objective / count).backward()
+            losses[number] = out.loss.item()
             loads.append(out.load_LE)
-        return total / len(micro_batches), torch.stack(loads).sum(0)
+        load_LE = torch.stack(loads).sum(0)
+        losses, requested, load_LE = self._summed(losses, requests(), load_LE)
+        total = 0.0
+        for loss in losses:  # one by one: `sum` of Python 3.12 rounds in another way
+            total += loss
+        return total / count, load_LE, requested
+
+    def _summed(
+        self, losses: list[float], requests: Sequence[bool], load_LE: Tensor
+    ) -> tuple[list[float], tuple[bool, ...], Tensor]:
+        """Return losses, requests and loads of all ranks: one sum per step, exact for integers below 2^53."""
+        own = (torch.tensor(losses, dtype=torch.float64), torch.tensor(requests), load_LE.flatten().cpu())
+        parts = self.ranks.sum(torch.cat([part.double() for part in own])).split([len(part) for part in own])
+        told, loads = parts[1].tolist(), parts[2].to(load_LE)
+        return parts[0].tolist(), tuple(each > 0 for each in told), loads.view_as(load_LE)
 
 
 def autocast(dtype: Dtype, device: str) -> AbstractContextManager[Any]:

@@ -72,7 +72,7 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended, or how far it was when it was stopped."""
+    """How a run ended, or how far it was when it was stopped; `world_size` is the number of processes at its end."""
 
     status: Status
     step: Count
@@ -83,6 +83,7 @@ class RunResult:
     max_load_deviation: Finite | None
     dead_experts: Count | None
     seconds: Finite
+    world_size: Count = 1
 
     @property
     def has_ended(self) -> bool:

@@ -15,6 +15,8 @@ from expertp.plan import Plan
 from expertp.spec import Dtype, RunSpec
 from expertp.training.coordinates import CoordinateProbe
 from expertp.training.optim import init_parameters, param_groups
+from expertp.training.parallel import clip_gradients_, shard_
+from expertp.training.ranks import ALONE, Ranks
 from expertp.training.resolution import resolve_dtype
 from expertp.training.run_model import BatchLoss, RunModel
 
@@ -26,21 +28,24 @@ class ReferenceModel(RunModel):
         run: the run.
         plan: its plan.
         device: "cpu" or "cuda".
+        ranks: the processes that share the model.
     """
 
     module: MoETransformer
 
-    def __init__(self, run: RunSpec, plan: Plan, device: str) -> None:
-        self._run, self._plan = run, plan
+    def __init__(self, run: RunSpec, plan: Plan, device: str, ranks: Ranks = ALONE) -> None:
+        self._run, self._plan, self._ranks = run, plan, ranks
         train, dtype = run.train, resolve_dtype(run, device)
-        model = MoETransformer(
-            plan.target,
-            plan.forward,
-            backend=choose_backend(train.expert_backend, device, plan.target, dtype),
-            with_auxiliary=train.balance == "aux_loss",
-            activation_checkpointing=train.activation_checkpointing,
-        )
-        super().__init__(model.to(device, torch.float64 if dtype == "float64" else torch.float32))
+        with torch.device("meta"):  # no rank needs memory for the whole model
+            model = MoETransformer(
+                plan.target,
+                plan.forward,
+                backend=choose_backend(train.expert_backend, device, plan.target, dtype),
+                with_auxiliary=train.balance == "aux_loss",
+                activation_checkpointing=train.activation_checkpointing,
+            ).to(torch.float64 if dtype == "float64" else torch.float32)
+        shard_(model, run.parallel, ranks, device, dtype)
+        super().__init__(model.to_empty(device=device))
 
     @staticmethod
     def check(run: RunSpec, plan: Plan, device: str) -> None:
@@ -48,7 +53,9 @@ class ReferenceModel(RunModel):
         choose_backend(run.train.expert_backend, device, plan.target, resolve_dtype(run, device))
 
     def init_(self, seed: int) -> None:
-        """Initialize every parameter in place according to the plan."""
+        """Initialize every parameter in place according to the plan, and the expert biases to 0."""
+        for router in self.module.routers():
+            router.bias.zero_()
         init_parameters(self.module, self._plan, seed)
 
     def param_groups(self) -> list[dict[str, Any]]:
@@ -86,7 +93,7 @@ class ReferenceModel(RunModel):
     def clip_(self, optimizer: Optimizer, max_norm: float) -> None:
         """Clip the gradients to a global norm."""
         del optimizer
-        torch.nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
+        clip_gradients_(self.module.parameters(), max_norm, self._run.parallel, self._ranks)
 
     def balance_(self, load_LE: Tensor) -> None:
         """Update the expert biases; a dense model has none."""

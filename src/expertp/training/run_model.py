@@ -93,11 +93,11 @@ class RunModel(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Return parameters and expert biases by name; a tied parameter has its first name only."""
-        return {name: value.contiguous() for name, value in self._distinct().items()}
+        return {name: value.contiguous() for name, value in self.state().items()}
 
     def restore(self, weights: Mapping[str, Tensor]) -> None:
         """Restore what `weights` returned."""
-        own = self._distinct()
+        own = self.state()
         if own.keys() != weights.keys():
             raise RuntimeError(f"other tensors than those of the model: {sorted(own.keys() ^ weights.keys())[0]}")
         with torch.no_grad():
@@ -106,8 +106,8 @@ class RunModel(ABC):
                     raise RuntimeError(f"{name} has another shape than that of the model")
                 value.copy_(weights[name])
 
-    def _distinct(self) -> dict[str, Tensor]:
-        """Return the tensors of the state, each under its first name."""
+    def state(self) -> dict[str, Tensor]:
+        """Return parameters and expert biases themselves, each under its first name."""
         first: dict[int, str] = {}
         state = self.module.state_dict(keep_vars=True)
         names = [name for name, value in state.items() if first.setdefault(id(value), name) == name]

@@ -42,8 +42,10 @@ MAY_PRECEDE = {
 }
 LARGEST_METRICS = 2**30
 
-# Machine of a run: versions, device, threads.
+# Machine of a run: versions, device, threads, processes.
 Environment = Mapping[str, str | int]
+# What earlier versions did not write because it was always so.
+EARLIER: Environment = {"ranks": 1}
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def open_run(path: str | Path, run: RunSpec, dataset: Dataset, environment: Envi
             difference = _difference(directory, run, dataset.content_hash)
             raise InputError(f"{path}: holds another run ({difference}); choose another --out or remove it")
         for name, here in environment.items():
-            if (there := directory.environment.get(name)) != here:
+            if (there := directory.environment.get(name, EARLIER.get(name))) != here:
                 warnings.warn(
                     f"{path}: started with {name} {there}, now {here}; results may differ in the last bits",
                     stacklevel=3,

@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,12 +13,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from expertp.data import open_dataset
+from expertp.config import run_id
+from expertp.data import Dataset, open_dataset
 from expertp.errors import InputError
 from expertp.model.balance import load_deviation
 from expertp.spec import RunSpec
 from expertp.training.checkpoints import Checkpoint, resume, save
 from expertp.training.loop import StepOutcome, TrainingLoop, check_run, deterministic, resolve_device
+from expertp.training.ranks import ALONE, Ranks
 from expertp.training.records import RunResult, Status, StepMetrics
 from expertp.training.resolution import resolved
 from expertp.training.store import RunDirectory, open_run
@@ -45,6 +48,7 @@ def train(
     out: str | Path,
     trackers: Sequence[Tracker] = (),
     should_stop: Callable[[], bool] = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> RunResult:
     """Train a run in a directory, from its newest checkpoint if there is one.
 
@@ -52,20 +56,43 @@ def train(
         run: the run.
         out: the run's directory; a directory that holds another run is an error.
         trackers: receive the metrics of every step; not called if the run had already ended.
-        should_stop: called after each step; when it returns True, the run is saved and its status is `stopped`. When it
-            raises an error, nothing is written any more.
+        should_stop: called in each step, before the weights change; when it returns True on any rank, the run is saved
+            after the step and its status is `stopped`. When it raises an error, nothing is written any more.
+        ranks: the processes that train the run, of `launched_ranks`.
     """
-    if (ranks := rank_and_ranks()[1]) > 1:
-        raise InputError(f"a launcher has started {ranks} processes, but a run is trained by one; start one process")
-    device = resolve_device(run.train)
-    run, dataset = resolved(run, device), open_dataset(run.train.data)
-    check_run(run, dataset, device)
-    with open_run(out, run, dataset, _environment(run, device)) as directory:
-        result = directory.summary()
+    if ranks.size != (size := rank_and_ranks()[1]):
+        raise InputError(
+            f"a launcher has started {size} processes, but a run without `ranks` is trained by one; start one process, "
+            "or give the ranks of `launched_ranks`"
+        )
+    run, dataset, device = ranks.agreed(lambda: _checked(run, ranks))
+    with ExitStack() as stack:
+        opened = open_run(out, run, dataset, _environment(run, device, ranks))
+        directory = ranks.first(lambda: stack.enter_context(opened))
+        _check_same(directory, run_id(run, dataset.content_hash), ranks)
+        result = ranks.first(directory.summary)
         if result is not None and result.has_ended:
             return result
         with deterministic(device):
-            return _RecordedRun(TrainingLoop(run, dataset, device), directory, trackers).go(should_stop)
+            return _RecordedRun(TrainingLoop(run, dataset, device, ranks), directory, trackers).go(should_stop)
+
+
+def _checked(run: RunSpec, ranks: Ranks) -> tuple[RunSpec, Dataset, str]:
+    """Return the resolved run, its data and its device, if it can be trained here."""
+    device = resolve_device(run.train)
+    run, dataset = resolved(run, device), open_dataset(run.train.data)
+    check_run(run, dataset, device, ranks)
+    return run, dataset, device
+
+
+def _check_same(directory: RunDirectory, identity: str, ranks: Ranks) -> None:
+    """Raise `InputError` if a rank has read another run file or other data than rank 0."""
+    others = [rank for rank, each in enumerate(ranks.gathered(identity)) if each != directory.identity]
+    if others:
+        raise InputError(
+            f"{directory.path}: rank {others[0]} has another run file or other data than rank 0; give all machines the "
+            "same files"
+        )
 
 
 class _RecordedRun:
@@ -73,7 +100,7 @@ class _RecordedRun:
 
     def __init__(self, loop: TrainingLoop, directory: RunDirectory, trackers: Sequence[Tracker]) -> None:
         self.loop, self.directory, self.trackers = loop, directory, trackers
-        self.train = loop.run.train
+        self.train, self.ranks = loop.run.train, loop.ranks
         self.pending: list[StepMetrics] = []
         self.seconds_before = self._resume()
         self.steps_before = self.saved_step = loop.steps_done
@@ -85,14 +112,14 @@ class _RecordedRun:
             tracker.begin(self.loop.run, self.steps_before)
         status: Status = "finished"
         while self.loop.steps_done < self.train.steps:
-            has_diverged = not self._step()
-            is_told = should_stop()  # before anything is written: it raises if another process has taken the run over
-            if has_diverged:
+            outcome = self.loop.step(lambda: (should_stop(), self._is_time_to_save()))
+            if not self._record(outcome):
                 status = "diverged"
                 break
+            is_told, is_time_to_save = outcome.requests
             if time.monotonic() - self.flushed_at > METRICS_FLUSH_SECONDS:
                 self._flush()
-            if self._checkpoint_due():
+            if is_time_to_save or self._checkpoint_due():
                 self._save()
             if is_told and self.loop.steps_done < self.train.steps:
                 status = "stopped"
@@ -105,10 +132,9 @@ class _RecordedRun:
             tracker.end()
         return self._end(status)
 
-    def _step(self) -> bool:
-        """Take a step, validate if due, and record it; return False if the run has diverged."""
-        outcome, train = self.loop.step(), self.train
-        step = self.loop.steps_done
+    def _record(self, outcome: StepOutcome) -> bool:
+        """Validate if due, and record the step; return False if the run has diverged."""
+        train, step = self.train, self.loop.steps_done
         diverged, val_loss = outcome.diverged, None
         if not diverged and train.eval_every > 0 and (step == train.steps or step % train.eval_every == 0):
             val_loss = self.loop.evaluate()
@@ -139,14 +165,18 @@ class _RecordedRun:
         )
 
     def _flush(self) -> None:
-        self.directory.append_metrics(self.pending)
+        if self.ranks.is_first:
+            self.directory.append_metrics(self.pending)
         self.pending.clear()
         self.flushed_at = time.monotonic()
 
     def _checkpoint_due(self) -> bool:
         every = self.train.checkpoint_steps
-        by_steps = every is not None and self.loop.steps_done % every == 0
-        return by_steps or time.monotonic() - self.saved_at >= self.train.checkpoint_seconds
+        return every is not None and self.loop.steps_done % every == 0
+
+    def _is_time_to_save(self) -> bool:
+        """Return whether rank 0 asks for a checkpoint: the clock of one rank decides."""
+        return self.ranks.is_first and time.monotonic() - self.saved_at >= self.train.checkpoint_seconds
 
     def _save(self) -> None:
         """Save a checkpoint unless this step has been saved."""
@@ -157,25 +187,28 @@ class _RecordedRun:
             step=self.loop.steps_done,
             weights=self.loop.weights(),
             optimizer=self.loop.optimizer_state(),
-            metrics_bytes=self.directory.metrics_path.stat().st_size,
+            metrics_bytes=self.ranks.first(lambda: self.directory.metrics_path.stat().st_size),
             seconds=self._seconds(),
         )
-        save(self.directory, checkpoint)
+        save(self.directory, checkpoint, self.ranks)
         self.saved_at, self.saved_step = time.monotonic(), self.loop.steps_done
 
     def _resume(self) -> float:
         """Restore the newest checkpoint, if any, and return the seconds spent so far."""
-        checkpoint = resume(self.directory)
-        if checkpoint is None:
+        saved = resume(self.directory, self.ranks)
+        if saved is None:
             return 0.0
-        self.loop.restore(checkpoint.step, checkpoint.weights, checkpoint.optimizer)
-        return checkpoint.seconds
+        self.ranks.agreed(lambda: self.loop.restore(saved.step, saved.tensors))
+        return saved.seconds
 
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
     def _end(self, status: Status) -> RunResult:
         """Write and return the summary: the numbers of the last record, and the last validation loss."""
+        return self.ranks.first(lambda: self._write_summary(status))
+
+    def _write_summary(self, status: Status) -> RunResult:
         records = self.directory.metrics()
         last = records[-1]
         validations = [record.val_loss for record in records if record.val_loss is not None]
@@ -190,18 +223,20 @@ class _RecordedRun:
             max_load_deviation=last.load_deviation,
             dead_experts=sum(last.dead_experts) if last.dead_experts else None,
             seconds=round(self._seconds(), 3),
+            world_size=self.ranks.size,
         )
         self.directory.write_summary(result)
         return result
 
 
-def _environment(run: RunSpec, device: str) -> dict[str, str | int]:
+def _environment(run: RunSpec, device: str, ranks: Ranks) -> dict[str, str | int]:
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         **{library: version(library) for library in run.model.libraries},
         "device": torch.cuda.get_device_name() if device == "cuda" else processor_name(),
         "threads": torch.get_num_threads(),
+        "ranks": ranks.size,
     }
 
 

@@ -76,6 +76,14 @@ def rank_and_ranks() -> tuple[int, int]:
     return 0, 1
 
 
+def local_rank_and_ranks() -> tuple[int, int]:
+    """Return the place of this process among those of `rank_and_ranks` on this machine, and their number."""
+    place = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "")
+    # SLURM writes the tasks of all nodes as 4(x2),3.
+    number = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0]
+    return int(place) if place.isdecimal() else 0, int(number) if number.isdecimal() else 1
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use; a scheduler may grant fewer than exist."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

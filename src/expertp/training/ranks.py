@@ -1,0 +1,179 @@
+"""The processes that train one run together, which a launcher such as torchrun or srun has started.
+
+Every process has a rank. All of them execute the same program; rank 0 writes the files of the run and decides by the
+clock. What one rank finds out alone, such as bad input, is agreed before the next collective, so that no rank waits for
+another one that has stopped.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+
+from expertp.errors import DamagedError, InputError, RunError
+from expertp.util.machine import local_rank_and_ranks, rank_and_ranks
+
+# First port, and number of ports, from which srun's ranks choose that of their meeting.
+FIRST_PORT, PORTS = 20_000, 20_000
+# What gloo and NCCL say when another process has ended.
+HAS_ENDED = re.compile(
+    r"[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Tt]imed out|[Tt]imeout|[Rr]emote process exited|read error"
+)
+
+# Errors of which rank 0 tells the user in one line.
+TOLD = (InputError, RunError, OSError)
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of a run, as one of them sees them; `ALONE` is a run of one process.
+
+    Args:
+        rank: this process, from 0 on.
+        size: number of processes.
+        local_size: number of processes on this machine.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the files of the run."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the run has one process."""
+        return self.size == 1
+
+    def sum(self, values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        """Return the sum of a vector over all ranks."""
+        if not self.is_alone:
+            dist.all_reduce(values)
+        return values
+
+    def gathered(self, value: ValueT) -> list[ValueT]:
+        """Return the value of every rank."""
+        if self.is_alone:
+            return [value]
+        values: list[ValueT] = [value] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def agreed(self, make: Callable[[], ValueT]) -> ValueT:
+        """Return what `make` returns on this rank; if it fails on a rank, all ranks raise the error of the first."""
+        if self.is_alone:
+            return make()
+        value, error = _attempt(make)
+        told = self.gathered(None if error is None else _to_tell(error))
+        if error is not None and (self.is_first or not isinstance(error, TOLD)):
+            raise error
+        for rank, failed in enumerate(told):
+            if failed is not None:
+                raise failed if rank == 0 else type(failed)(f"rank {rank}: {failed}")
+        assert value is not None
+        return value[0]
+
+    def first(self, make: Callable[[], ValueT]) -> ValueT:
+        """Return on all ranks what `make` returns on rank 0; if it fails there, all ranks raise its error."""
+        if self.is_alone:
+            return make()
+        value, error = _attempt(make) if self.is_first else (None, None)
+        box = [value, None if error is None else _to_tell(error)]
+        dist.broadcast_object_list(box, src=0)
+        if error is not None:
+            raise error
+        if isinstance(box[1], Exception):
+            raise box[1]
+        assert isinstance(box[0], tuple)
+        made: ValueT = box[0][0]
+        return made
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def launched_ranks() -> Iterator[Ranks]:
+    """Join the processes that a launcher has started for this command; without a launcher, yield `ALONE`."""
+    rank, size = rank_and_ranks()
+    if size == 1:
+        yield ALONE
+        return
+    local_rank, local_size = local_rank_and_ranks()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())  # srun may give every rank a device of its own
+    with _naming_lost_ranks():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            init_method=meeting_place(os.environ),
+            rank=rank,
+            world_size=size,
+        )
+        try:
+            yield Ranks(rank, size, local_size)
+            dist.barrier()  # without it, a process that ends first may abort the others
+        finally:
+            dist.destroy_process_group()
+
+
+def meeting_place(environment: Mapping[str, str]) -> str:
+    """Return the address at which the ranks meet: torchrun says so, and srun has the first node of the step.
+
+    >>> meeting_place({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "gpu[03-04,7],cpu1"})
+    'tcp://gpu03:20701'
+    """
+    if "RANK" in environment:
+        return "env://"
+    nodes, job = environment.get("SLURM_STEP_NODELIST", ""), environment.get("SLURM_JOB_ID", "")
+    step = environment.get("SLURM_STEP_ID", "")
+    first = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
+    node = "".join(part or "" for part in first.groups()) if first else ""
+    here = "127.0.0.1" if environment.get("SLURM_STEP_NUM_NODES") == "1" else node
+    host = environment.get("MASTER_ADDR") or here or "127.0.0.1"
+    port = FIRST_PORT + (100 * int(job if job.isdecimal() else 0) + int(step if step.isdecimal() else 0)) % PORTS
+    return f"tcp://{host}:{environment.get('MASTER_PORT') or port}"
+
+
+def _attempt(make: Callable[[], ValueT]) -> tuple[tuple[ValueT] | None, Exception | None]:
+    try:
+        return (make(),), None
+    except Exception as error:
+        return None, error
+
+
+def _to_tell(error: Exception) -> Exception:
+    """Return an error that other ranks can raise: of a type that the command line reports as one line."""
+    if isinstance(error, OSError):
+        return InputError(f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error))
+    for kind in (DamagedError, InputError, RunError):
+        if isinstance(error, kind):
+            return kind(str(error))
+    return RunError(f"another rank has failed ({type(error).__name__}: {error})")
+
+
+@contextmanager
+def _naming_lost_ranks() -> Iterator[None]:
+    """Raise `RunError` where a collective failed because another process has ended."""
+    try:
+        yield
+    except RunError:
+        raise
+    except RuntimeError as error:
+        if not HAS_ENDED.search(str(error)):
+            raise
+        raise RunError(
+            "another process of the run has ended or cannot be reached; run the same command again; it continues from "
+            "the last checkpoint"
+        ) from error

@@ -1,0 +1,196 @@
+"""One program for several ranks: `python rank_program.py SIZE FOLDER` runs the jobs of FOLDER/jobs.json on all ranks.
+
+The ranks are forks of one process that has imported torch, which takes seconds. What a job returns or raises is written
+to FOLDER/RANK.json. A job is {"do": name of a function below, ...}; all ranks do all jobs in turn.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+from torch.distributed.tensor import DTensor
+
+from expertp.config import build
+from expertp.data import open_dataset
+from expertp.errors import InputError, RunError
+from expertp.spec import RunSpec
+from expertp.training.checkpoints import resume
+from expertp.training.loop import TrainingLoop
+from expertp.training.parallel import own_part
+from expertp.training.ranks import Ranks, launched_ranks
+from expertp.training.store import read_run
+from expertp.training.traffic import Traffic
+from expertp.training.train import train
+
+# Sizes of the experts of runs that are counted; they tell expert weights from other saved tensors.
+WIDTH, HIDDEN = 32, 48
+
+
+def do_train(ranks: Ranks, run: dict[str, Any], out: str, **faults: Any) -> dict[str, Any]:
+    """Train a run. Faults at a rank and step: "stop" asks it to stop, "kill" kills it, "poison" makes its loss NaN."""
+    calls = 0
+
+    def should_stop() -> bool:
+        nonlocal calls
+        calls += 1
+        if [ranks.rank, calls] == faults.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [ranks.rank, calls] == faults.get("stop")
+
+    with _Poison(ranks, faults.get("poison")):
+        return train(build(RunSpec, run, "run"), out, should_stop=should_stop, ranks=ranks).to_dict()
+
+
+class _Poison:
+    """Make the loss of one step not a number on one rank."""
+
+    def __init__(self, ranks: Ranks, place: list[int] | None) -> None:
+        self.ranks, self.place, self.original = ranks, place, TrainingLoop._accumulate
+
+    def __enter__(self) -> None:
+        def accumulate(loop: TrainingLoop, requests: Any) -> Any:
+            if [self.ranks.rank, loop.steps_done + 1] == self.place:
+                original = loop.model.loss
+
+                def loss(*batch: Any) -> Any:
+                    out = original(*batch)
+                    return out._replace(loss=out.loss * math.nan)
+
+                loop.model.loss = loss  # type: ignore[method-assign]
+            return self.original(loop, requests)
+
+        if self.place is not None:
+            TrainingLoop._accumulate = accumulate  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        TrainingLoop._accumulate = self.original  # type: ignore[method-assign]
+
+
+def do_damage(ranks: Ranks, out: str) -> str:
+    """Cut a file of the newest checkpoint that the last rank has written, and return its name."""
+
+    def cut() -> str:
+        folder = max((Path(out) / "checkpoints").glob("step-*"))
+        file = max(folder.glob("*.safetensors"))
+        file.write_bytes(file.read_bytes()[:-4])
+        return f"{folder.name}/{file.name}"
+
+    return ranks.first(cut)
+
+
+def do_load(ranks: Ranks, run: dict[str, Any], out: str) -> dict[str, str]:
+    """Load the newest checkpoint into a fresh model and optimizer; return the hash of every tensor."""
+    loop = _loop(ranks, run)
+    saved = resume(read_run(out), ranks)
+    assert saved is not None
+    loop.restore(saved.step, saved.tensors)
+    return hashes({**loop.weights(), **loop.optimizer_state()})
+
+
+def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
+    """Take a step; return what this rank holds, keeps and exchanges."""
+    loop = _loop(ranks, run)
+    kept = _KeptExperts(loop)
+    with Traffic() as traffic, kept:
+        loop.step()
+    state = [value for name, value in loop.optimizer_state().items() if not name.startswith("step/")]
+    return {
+        "bytes": dict(traffic.bytes),
+        "calls": dict(traffic.calls),
+        "parameters": sum(own_part(value)[0].numel() for value in loop.parameters.values()),
+        "optimizer": sum(own_part(value)[0].numel() for value in state),
+        "kept": kept.bytes,
+    }
+
+
+class _KeptExperts(torch.autograd.graph.saved_tensors_hooks):
+    """Bytes of stacked expert weights that are kept between the forward and the backward pass."""
+
+    def __init__(self, loop: TrainingLoop) -> None:
+        super().__init__(self._remember, lambda tensor: tensor)
+        self.bytes, self._saved, self._loss = 0, list[torch.Tensor](), loop.model.loss
+        loop.model.loss = self._forward  # type: ignore[method-assign]
+
+    def _remember(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 3 and tensor.is_floating_point():
+            self._saved.append(tensor)
+        return tensor
+
+    def _forward(self, *batch: torch.Tensor) -> Any:
+        out = self._loss(*batch)
+        experts = [each for each in self._saved if each.shape[-2:] in ((WIDTH, HIDDEN), (HIDDEN, WIDTH))]
+        assert experts, "no expert weight was saved"
+        self.bytes += sum(each.untyped_storage().nbytes() for each in experts)
+        self._saved.clear()
+        return out
+
+
+def _loop(ranks: Ranks, run: dict[str, Any]) -> TrainingLoop:
+    spec = build(RunSpec, run, "run")
+    return TrainingLoop(spec, open_dataset(spec.train.data), "cpu", ranks)
+
+
+def hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the hash of every tensor; all ranks call it together."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # it advises another mesh
+    whole = {name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors.items()}
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.NOTSET)
+    return {name: hashlib.sha256(each.numpy().tobytes()).hexdigest() for name, each in whole.items()}
+
+
+JOBS: dict[str, Callable[..., Any]] = {"train": do_train, "damage": do_damage, "load": do_load, "count": do_count}
+
+
+def main(size: int, folder: Path) -> int:
+    """Fork the ranks and wait for them; return the number of ranks that failed."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", ".*(started with ranks|damaged checkpoint)")  # some jobs want them
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(size):
+        if (child := os.fork()) == 0:
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(size)}
+            code = 1
+            try:
+                _work(folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children.append(child)
+    return sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+
+
+def _work(folder: Path) -> None:
+    outcomes: list[Any] = []
+    try:
+        with launched_ranks() as ranks:
+            for job in json.loads((folder / "jobs.json").read_text()):
+                try:
+                    outcomes.append(JOBS[job.pop("do")](ranks, **job))
+                except (InputError, RunError) as error:
+                    outcomes.append(f"{type(error).__name__}: {error}")
+                (folder / f"{ranks.rank}.json").write_text(json.dumps(outcomes))
+    except RunError as error:  # a rank was lost
+        (folder / f"{ranks.rank}.json").write_text(json.dumps([*outcomes, f"RunError: {error}"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2])))

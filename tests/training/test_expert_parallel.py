@@ -1,0 +1,214 @@
+"""Experts on several ranks: the numbers of one process, any layout reads any checkpoint, memory and bytes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_program import HIDDEN, WIDTH, hashes
+from ranks import do_jobs, records
+from runs import run_tree, write_tokens
+
+from expertp.config import build
+from expertp.data import open_dataset
+from expertp.spec import RunSpec
+from expertp.training.checkpoints import resume
+from expertp.training.loop import TrainingLoop
+from expertp.training.store import read_run
+from expertp.training.train import train
+
+SPREAD = {"experts": 2}
+# Layouts of four ranks, and the number of ranks of every other one.
+LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
+    "one": (1, {}),
+    "two": (2, {}),
+    "experts 2": (2, {"experts": 2}),
+    "four": (4, {}),
+    "replicas 2": (4, {"replicas": 2}),
+    "experts 2 x 2": (4, {"experts": 2}),
+    "experts 4": (4, {"experts": 4}),
+    "replicas 2, experts 2": (4, {"replicas": 2, "experts": 2}),
+}
+
+
+def tree(data: Path, parallel: dict[str, int] | None = None, model: Any = None, **settings: Any) -> dict[str, Any]:
+    """Return the tree of a run in four micro-batches; it clips and validates."""
+    sizes = {"n_exp": 8, "n_embd": WIDTH, "alpha_ffn": HIDDEN / WIDTH, **(model or {})}
+    training = {"micro_batch": 2, "dtype": "float64", "steps": 8, "eval_every": 5, "eval_tokens": 240, **settings}
+    return {**run_tree(data, model=sizes, train=training, hps={"clip": 0.5}), "parallel": parallel or {}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
+
+
+def in_one_process(tree: dict[str, Any], out: Path, stop_after: int = 10**9) -> Path:
+    calls = iter(range(1, 1000))
+    train(build(RunSpec, {**tree, "parallel": {}}, "run"), out, should_stop=lambda: next(calls) == stop_after)
+    return out
+
+
+def saved_state(out: Path) -> dict[str, torch.Tensor]:
+    saved = resume(read_run(out))
+    assert saved is not None
+    return saved.tensors.whole()
+
+
+def check_equal(here: Path, there: Path) -> None:
+    """Check that two runs have equal losses to 1e-12, and exactly equal loads and expert biases."""
+    pairs = list(zip(records(here), records(there), strict=True))
+    for name in ("loss", "val_loss"):
+        assert max(abs((a[name] or 1) - (b[name] or 1)) / (b[name] or 1) for a, b in pairs) <= 1e-12
+    for name in ("max_load_deviation", "dead_experts", "bias_range"):
+        assert [a[name] for a, _ in pairs] == [b[name] for _, b in pairs]
+    mine, other = saved_state(here), saved_state(there)
+    biases = [name for name in mine if name.endswith("router.bias")]
+    assert len(biases) == 2
+    assert all(mine[name].any() and torch.equal(mine[name], other[name]) for name in biases)
+    assert mine.keys() == other.keys()
+
+
+@pytest.fixture(scope="module")
+def four_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Any]]]:
+    """Everything that four ranks do, in one launch: the folder of the runs, and the outcomes by rank and job."""
+    folder = tmp_path_factory.mktemp("four")
+    in_one_process(tree(data), folder / "begun by one", stop_after=5)
+    jobs = [
+        {"do": "train", "run": tree(data, SPREAD), "out": str(folder / "spread"), "stop": [3, 5]},
+        {"do": "load", "run": tree(data, SPREAD), "out": str(folder / "begun by one")},
+        {"do": "count", "run": tree(data, dtype="float32")},
+        {"do": "count", "run": tree(data, SPREAD, dtype="bfloat16")},
+        {"do": "train", "run": tree(data, {"experts": 4}, {"n_exp": 6}), "out": str(folder / "refused")},
+        {"do": "train", "run": tree(data, {"experts": 2, "replicas": 4}), "out": str(folder / "refused")},
+    ]
+    return folder, do_jobs(4, folder, jobs)
+
+
+@pytest.mark.heavy
+def test_spread_experts_are_those_of_one_process(
+    four_ranks: tuple[Path, list[list[Any]]], data: Path, tmp_path: Path
+) -> None:
+    folder, outcomes = four_ranks
+    assert all((rank[0]["status"], rank[0]["step"], rank[0]["world_size"]) == ("stopped", 5, 4) for rank in outcomes)
+    check_equal(folder / "spread", folder / "begun by one")
+    with pytest.warns(UserWarning, match="started with ranks 4, now 1"):
+        in_one_process(tree(data), folder / "spread")
+    check_equal(folder / "spread", in_one_process(tree(data), tmp_path / "one"))
+
+
+@pytest.mark.heavy
+def test_a_checkpoint_of_one_process_is_loaded_by_all_ranks(four_ranks: tuple[Path, list[list[Any]]]) -> None:
+    folder, outcomes = four_ranks
+    expected = hashes(saved_state(folder / "begun by one"))
+    assert all(rank[1] == expected for rank in outcomes)
+
+
+def sizes(data: Path) -> dict[str, int]:
+    """Return the parameters of the root, of a layer: what is not an expert (and never rounded), and experts."""
+    model = build(RunSpec, tree(data), "run").model
+    root = WIDTH * (model.vocab_size + model.context + 2)
+    exact = 4 * WIDTH + model.n_exp * WIDTH
+    return {"root": root, "exact": exact, "dense": 4 * WIDTH**2 + exact, "experts": model.n_exp * 2 * WIDTH * HIDDEN}
+
+
+@pytest.mark.heavy
+def test_a_rank_holds_its_part_and_gathers_what_it_computes(
+    four_ranks: tuple[Path, list[list[Any]]], data: Path
+) -> None:
+    size = sizes(data)
+    layer = size["dense"] + size["experts"]
+    total = size["root"] + 2 * layer
+    for counted in (rank[2] for rank in four_ranks[1]):
+        assert abs(counted["parameters"] / (total / 4) - 1) < 0.05
+        assert counted["optimizer"] == 2 * counted["parameters"]
+        # The root once, every block for its forward and its backward pass; gradients once.
+        assert counted["bytes"]["all_gather"] == 4 * (size["root"] + 2 * 2 * layer)
+        assert counted["bytes"]["reduce_scatter"] == 4 * total
+        assert counted["calls"]["all_reduce"] == 2, "one for the step, one for the norm of the gradients"
+        assert counted["kept"] == 0
+    assert sum(rank[2]["parameters"] for rank in four_ranks[1]) == total
+
+
+@pytest.mark.heavy
+def test_bytes_of_spread_experts(four_ranks: tuple[Path, list[list[Any]]], data: Path) -> None:
+    size, outcomes = sizes(data), [rank[3] for rank in four_ranks[1]]
+    rounded = size["dense"] - size["exact"] + size["experts"] // 2
+    for counted in outcomes:
+        assert counted["bytes"]["all_gather"] == 4 * size["root"] + 2 * 2 * (2 * rounded + 4 * size["exact"])
+        assert counted["bytes"]["reduce_scatter"] == 4 * (size["root"] + 2 * (rounded + size["exact"]))
+        assert counted["kept"] == 0, "no rounded copy of a gathered weight is kept"
+    visits = 4 * 2 * 16 * 2  # ranks, sequences, positions, active experts
+    # Rows go and come back, and so do their gradients; gates are float32; every rank sends the counts of 8 experts.
+    rows, gates, counts = 4 * visits * WIDTH * 2, 2 * visits * 4, 4 * 8 * 8
+    assert sum(counted["bytes"]["all_to_all"] for counted in outcomes) == 2 * (rows + gates + counts)
+
+
+@pytest.mark.heavy
+def test_layouts_that_do_not_fit_are_refused(four_ranks: tuple[Path, list[list[Any]]]) -> None:
+    folder, outcomes = four_ranks
+    for rank in outcomes:
+        assert rank[4] == "InputError: parallel.experts=4 cannot share model.n_exp=6 evenly; set a divisor, or 1"
+        assert "parallel.replicas=4 times parallel.experts=2 does not divide the 4 processes" in rank[5]
+    assert not (folder / "refused").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_all_layouts_are_one_process(data: Path, tmp_path: Path, dtype: str) -> None:
+    one = in_one_process(tree(data, steps=20, dtype=dtype), tmp_path / "one")
+    for size in (2, 4):
+        names = [name for name, (ranks, _) in LAYOUTS.items() if ranks == size]
+        jobs = [
+            {"do": "train", "run": tree(data, LAYOUTS[name][1], steps=20, dtype=dtype), "out": str(tmp_path / name)}
+            for name in names
+        ]
+        do_jobs(size, tmp_path / str(size), jobs, seconds=500)
+        for name in names:
+            if dtype == "float64":
+                check_equal(tmp_path / name, one)
+            else:
+                pairs = zip(records(tmp_path / name), records(one), strict=True)
+                assert max(abs(a["loss"] - b["loss"]) / b["loss"] for a, b in pairs) < 2e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fused", "loop", "grouped"])
+def test_all_backends_apply_spread_experts(data: Path, tmp_path: Path, backend: str) -> None:
+    """With one active expert of 8 and a router that starts at zero, ranks receive few rows, or none."""
+    run = tree(data, {"experts": 2}, {"n_act": 1}, dtype="float32", expert_backend=backend)
+    do_jobs(2, tmp_path / "ranks", [{"do": "train", "run": run, "out": str(tmp_path / "two")}])
+    one = in_one_process(run, tmp_path / "one")
+    pairs = zip(records(tmp_path / "two"), records(one), strict=True)
+    assert max(abs(a["loss"] - b["loss"]) / b["loss"] for a, b in pairs) < 1e-5
+
+
+@pytest.mark.slow
+def test_every_layout_loads_the_checkpoints_of_every_layout(data: Path, tmp_path: Path) -> None:
+    """Saved right after a validation; and on the same layout, 5 + 3 steps are 8 steps, to the bit."""
+    for size in (2, 4):
+        jobs = []
+        for name in (name for name, (ranks, _) in LAYOUTS.items() if ranks == size):
+            run, out, whole = tree(data, LAYOUTS[name][1]), str(tmp_path / name), str(tmp_path / f"{name}, whole")
+            jobs += [{"do": "train", "run": run, "out": out, "stop": [0, 5]}, {"do": "train", "run": run, "out": whole}]
+        do_jobs(size, tmp_path / f"save {size}", jobs, seconds=500)
+    in_one_process(tree(data), tmp_path / "one", stop_after=5)
+    expected = {name: hashes(saved_state(tmp_path / name)) for name in LAYOUTS}
+    assert all(len(each) == 4 * 26 - 4 - 2 for each in expected.values()), "26 tensors, 24 of them with three states"
+    for size in (2, 4):
+        pairs = [(to, begun) for to, (ranks, _) in LAYOUTS.items() if ranks == size for begun in LAYOUTS]
+        jobs = [{"do": "load", "run": tree(data, LAYOUTS[to][1]), "out": str(tmp_path / begun)} for to, begun in pairs]
+        for rank in do_jobs(size, tmp_path / f"load {size}", jobs, seconds=500):
+            for (to, begun), found in zip(pairs, rank, strict=True):
+                assert found == expected[begun], (begun, to)
+    for size in (2, 4):
+        again = [name for name, (ranks, _) in LAYOUTS.items() if ranks == size]
+        jobs = [{"do": "train", "run": tree(data, LAYOUTS[name][1]), "out": str(tmp_path / name)} for name in again]
+        do_jobs(size, tmp_path / f"continue {size}", jobs, seconds=500)
+        for name in again:
+            assert hashes(saved_state(tmp_path / name)) == hashes(saved_state(tmp_path / f"{name}, whole")), name
+            loop = TrainingLoop(build(RunSpec, tree(data), "run"), open_dataset(data), "cpu")
+            saved = resume(read_run(tmp_path / name))
+            assert saved is not None
+            loop.restore(saved.step, saved.tensors)
+            assert hashes({**loop.weights(), **loop.optimizer_state()}) == hashes(saved_state(tmp_path / name))
