@@ -46,9 +46,9 @@ INSIDE = {
         ("adapted", "export", "summary"),
     ),
     "training": (
-        ("records", "resolution", "run_model"),
+        ("records", "resolution", "run_model", "speed"),
         ("coordinates", "optim", "store"),
-        ("checkpoints", "family_coordinates"),
+        ("checkpoints", "family_coordinates", "tail"),
         ("hugging_face", "reference"),
         ("build",),
         ("loop",),

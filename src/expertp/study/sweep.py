@@ -133,12 +133,7 @@ def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
     A run that another worker holds is skipped and looked at again later: that worker may be killed. A full disk stops
     the worker with a `FullDiskError`: it is not the failure of a run.
     """
-
-    def place(identity: str) -> tuple[bool, bool]:
-        """Verdicts first, so that a sweep that runs out of time has them; zero-shot before runs that may be stopped."""
-        return identity not in directory.deciding, identity in directory.zero_shot_of
-
-    left = sorted(directory.runs, key=place)
+    left = list(directory.training_order)
     with stopping_on_full_disk(directory.path):
         while left and not should_stop():
             left = [identity for identity in left if directory.result(identity).status not in ENDED]
