@@ -224,6 +224,16 @@ class Model(Spec):
         """Sparsity: the fraction of experts that are active per token."""
         return Fraction(self.n_act, self.n_exp)
 
+    @property
+    def label(self) -> str:
+        """Short name of the model's size.
+
+        >>> ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1).label
+        'N64 L2 E4A1 a1'
+        """
+        ffn = f"E{self.n_exp}A{self.n_act}" if self.is_moe else "dense"
+        return f"N{self.n_embd} L{self.n_layer} {ffn} a{self.alpha_ffn:g} {self.variant}".rstrip()
+
     def describe(self) -> str:
         """Return the shape and the parameter counts in one line.
 

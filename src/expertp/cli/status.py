@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from expertp.cli.text import columns, size
+from expertp.cli.text import columns
 from expertp.errors import one_line, printable
 from expertp.report import commands
 from expertp.util.text import duration, plural
@@ -178,7 +178,7 @@ def models_table(models: "tuple[ModelProgress, ...]") -> str:
         loss = "-" if each.loss is None else f"{each.loss:.4f}"
         statuses = ("diverged", "stopped") if has_stopped else ("diverged",)
         counts = [str(each.counts[status] or "-") for status in statuses]
-        rows.append((printable(each.arm.name), size(each.model), f"{each.ended}/{each.total}", *counts, best, loss))
+        rows.append((printable(each.arm.name), each.model.label, f"{each.ended}/{each.total}", *counts, best, loss))
     return columns(rows)
 
 

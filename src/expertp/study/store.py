@@ -118,6 +118,14 @@ class StudyDirectory:
         return {run_id(resolved(run, self.device), self.data_hash): run for run in runs}
 
     @cached_property
+    def cells_of(self) -> dict[str, tuple[Cell, ...]]:
+        """The cells that need each run, by identity."""
+        found: dict[RunSpec, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(cell.run, []).append(cell)
+        return {identity: tuple(found[run]) for identity, run in self.runs.items()}
+
+    @cached_property
     def zero_shot_of(self) -> dict[str, str]:
         """The zero-shot run that each run is compared with, by identity, for runs that may be stopped early."""
         identities = {run: identity for identity, run in self.runs.items()}
