@@ -95,7 +95,8 @@ def to_dict(
         "running": [
             {
                 "run": directory.place(each.identity).name,
-                **{name: getattr(each, name) for name in ("host", "pid", "step", "steps")},
+                **{name: getattr(each.holder, name) for name in ("host", "pid")},
+                **{name: getattr(each, name) for name in ("step", "steps")},
             }
             for each in progress.running
         ],
@@ -124,7 +125,7 @@ def describe(
         lines += ["", "cells that it would train next:", *map(_describe_next, planned)]
     if progress.running:
         rows = [
-            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.host))
+            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.holder.host))
             for each in progress.running
         ]
         lines += ["", "active:", columns(rows)]

@@ -20,9 +20,9 @@ from expertp.report.elements import Missing
 from expertp.report.pages import fill
 
 # Seconds between two looks, which grow with the cost of a look, and from the last request until the thread rests.
-LOOK_SECONDS, LONGEST_PAUSE, IDLE_SECONDS = 2.0, 30.0, 30.0
+LOOK_SECONDS, LONGEST_PAUSE, IDLE_SECONDS = 2.0, 30.0, 90.0
 # Share of the sweep's CPU time that this process may take, and the share that looks take of it.
-SHARE, LOOK_SHARE = 0.02, 0.25
+SHARE, LOOK_SHARE = 0.018, 0.25
 NOW = "now"
 
 
@@ -46,21 +46,26 @@ class View:
     Args:
         title: title of the page.
         parts: its parts, from top to bottom.
-        workers: number of processes that are training what is shown.
+        cores: number of cores that train what is shown, about.
         look_seconds: CPU time of the look, without figures that were drawn.
         is_provisional: whether runs are left, so that verdicts may change.
     """
 
     title: str
     parts: tuple[Part, ...]
-    workers: int = 0
+    cores: float = 0.0
     look_seconds: float = 0.0
     is_provisional: bool = False
 
 
 @dataclass
 class Budget:
-    """Bounds the CPU time of this process to a share of the CPU time of the training that it shows."""
+    """Bounds the CPU time of this process to a share of the CPU time of the training that it shows.
+
+    Args:
+        share: the share.
+        trained_seconds: CPU time of the training so far.
+    """
 
     share: float = SHARE
     trained_seconds: float = 0.0
@@ -114,6 +119,9 @@ class Follower:
     Args:
         path: the directory; it may not exist yet.
         budget: bounds the CPU time.
+
+    Attributes:
+        pause: seconds until the next look.
     """
 
     path: Path
@@ -122,6 +130,7 @@ class Follower:
     def __post_init__(self) -> None:
         self._subject: Watched = Waiting(self.path)
         self._view = self._subject.look()
+        self.pause = LOOK_SECONDS
         self._asked_at, self._is_wanted = time.monotonic(), threading.Event()
         self._has_ended, self._has_looked = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
@@ -150,14 +159,17 @@ class Follower:
             self._view = self._subject.look()
         except (InputError, OSError) as error:  # damaged, or a file server that does not answer
             self._view = _with_trouble(self._view, one_line(str(error)))
+        except Exception as error:  # the page must go on, and say so
+            self._view = _with_trouble(self._view, one_line(f"{type(error).__name__}: {error}"))
         self._has_looked.set()
         return self._view
 
     def _follow(self) -> None:
         while not self._has_ended.is_set():
             view = self.look()
-            pause = view.look_seconds / (LOOK_SHARE * self.budget.share * view.workers) if view.workers else 0.0
-            self._has_ended.wait(min(max(LOOK_SECONDS, pause), LONGEST_PAUSE))
+            allowed = LOOK_SHARE * self.budget.share * view.cores  # CPU seconds per second
+            self.pause = min(max(LOOK_SECONDS, view.look_seconds / allowed if allowed else 0.0), LONGEST_PAUSE)
+            self._has_ended.wait(self.pause)
             if time.monotonic() - self._asked_at > IDLE_SECONDS:
                 self._is_wanted.clear()
                 self._is_wanted.wait()
@@ -167,4 +179,4 @@ def _with_trouble(view: View, text: str) -> View:
     """Return a view that says what is wrong, and shows the rest as it was."""
     html = fill("live_now.html", kind="trouble", path="", box=Missing(text, None))
     kept: Sequence[Part] = [part for part in view.parts if part.anchor != "trouble"]
-    return View(view.title, (Part("trouble", html), *kept), view.workers, view.look_seconds, view.is_provisional)
+    return View(view.title, (Part("trouble", html), *kept), view.cores, view.look_seconds, view.is_provisional)

@@ -68,7 +68,7 @@ class WatchedRun:
         html = fill("live_now.html", kind="run", now=now, path=str(self.path), box=box)
         title = f"{now.share:.0%} {self.path.name}"
         seconds = time.thread_time() - began
-        return View(title, (Part(NOW, html), self._settings), workers=int(is_active), look_seconds=seconds)
+        return View(title, (Part(NOW, html), self._settings), cores=float(is_active), look_seconds=seconds)
 
     def _silent_seconds(self) -> float:
         """Return how long ago a record was written."""

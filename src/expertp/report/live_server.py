@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from expertp.errors import InputError
-from expertp.report.live import LOOK_SECONDS, Follower, View
+from expertp.report.live import Follower, View
 from expertp.report.pages import fill
 
 # Like the policy of a report, but scripts come from the server only, which also answers the script's questions.
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             self._send(page_of(view), "text/html")
         elif path == "/state":
-            self._send(state_of(view), "application/json")
+            self._send(state_of(view, self.server.follower.pause), "application/json")
         else:
             found = [part.html for part in view.parts if path == f"/part/{part.anchor}"]
             status = HTTPStatus.OK if found else HTTPStatus.NOT_FOUND
@@ -125,14 +125,14 @@ def page_of(view: View) -> str:
     return fill("live.html", page=view, policy=POLICY)
 
 
-def state_of(view: View) -> str:
-    """Return what the page's script asks for: the versions of all parts, and when to ask again."""
+def state_of(view: View, pause: float) -> str:
+    """Return what the page's script asks for: the versions of all parts, and when to ask again, given in seconds."""
     return json.dumps(
         {
             "title": view.title,
             "is_provisional": view.is_provisional,
             "parts": [[part.anchor, part.version] for part in view.parts],
-            "wait": round(1000 * LOOK_SECONDS),
+            "wait": round(1000 * pause),
         }
     )
 

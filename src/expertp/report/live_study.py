@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from expertp.study.cells import Cell
 from expertp.study.progress import ActiveRun, ProgressWatch, StudyProgress
 from expertp.study.store import StudyDirectory, read_study
 from expertp.study.table import ENDED, Result
+from expertp.util.machine import core_share
 from expertp.util.text import count, duration, plural
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _Data = TypeVar("_Data", bound=Drawable)
 # Running runs with a chart, groups of next runs, failures and lines of a worker's output that are shown.
 MOST_CHARTS, MOST_NEXT, MOST_FAILURES, LOG_LINES = 12, 8, 50, 8
 # CPU seconds of drawing all figures before it was measured.
-FIRST_COST = 5.0
+FIRST_COST = 3.0
 # Nobody trains if no worker was seen for so long: workers hold nothing between two runs, and take seconds to start.
 QUIET_SECONDS = 15.0
 TROUBLE = {"failed": 0, "damaged": 1, "diverged": 2, "stopped": 3}
@@ -95,7 +97,7 @@ class WatchedStudy:
         self._drawn_from: Signature | None = None
         self._report: tuple[Part, ...] = ()
         self._last_losses = cache(lambda identity: _last_losses(self._watch.directory, identity))
-        self._active_at = -math.inf
+        self._active_at, self._core_share = -math.inf, 1.0  # the share that a worker gets of its core
         self._cost, self._drawn_at, self._ended_then, self._trouble = FIRST_COST, "", 0, ""
 
     def look(self) -> View:
@@ -106,7 +108,11 @@ class WatchedStudy:
             self._watch.directory, self._stamp = read_study(self.path), stamp
         directory = self._watch.directory = self._watch.directory.settled()
         progress = self._watch.look()
-        self.budget.trained_seconds = _trained_seconds(self._watch.results.values(), progress.running)
+        shares = [core_share(run.holder.pid) for run in progress.running if run.holder.is_here]
+        if known := [share for share in shares if share is not None]:
+            self._core_share = statistics.fmean(known)
+        trained = _trained_seconds(self._watch.results.values(), progress.running)
+        self.budget.trained_seconds = self._core_share * trained
         seconds = time.thread_time() - began
         self._redraw_if_due(directory, progress)
         began = time.thread_time()
@@ -116,7 +122,7 @@ class WatchedStudy:
         return View(
             title=f"{progress.ended}/{progress.total} {directory.study.name}",
             parts=(Part(NOW, html), *self._report),
-            workers=len(progress.running),
+            cores=self._core_share * len(progress.running),
             look_seconds=seconds,
             is_provisional=progress.ended < progress.total,
         )
@@ -220,7 +226,7 @@ def _running(directory: StudyDirectory, run: ActiveRun, has_chart: bool) -> Runn
         points = [(float(each.step), each.loss) for each in records]
         chart = line_chart([Line(points)], run.steps, f"Training loss so far of {label}")
     name = directory.place(run.identity).name
-    return RunningRun(name, label, f"{run.host}, process {run.pid}", tuple(facts), chart)
+    return RunningRun(name, label, f"{run.holder.host}, process {run.holder.pid}", tuple(facts), chart)
 
 
 def _described(cell: Cell) -> str:
@@ -331,7 +337,7 @@ def _logs(folder: Path) -> list[Listing]:
 
 
 def _trained_seconds(results: Iterable[Result], running: Iterable[ActiveRun]) -> float:
-    """Return the training time so far, which is about the CPU time of workers with one thread each."""
+    """Return the wall-clock time that workers have trained so far."""
     ended = sum(result.seconds or 0.0 for result in results)
     records = [run.tail.look() for run in running if run.step]
     return ended + sum(each[-1].seconds for each in records if each and math.isfinite(each[-1].seconds))

@@ -14,6 +14,7 @@ from expertp.study.forecast import with_all_models
 from expertp.study.store import StudyDirectory
 from expertp.study.table import ENDED, SETTLED, CellResult, Result, unique_results
 from expertp.training.tail import RecordsTail
+from expertp.util.leases import Holder
 
 STATUSES = ("finished", "diverged", "stopped", "failed", "damaged", "running", "unfinished", "missing")
 
@@ -49,8 +50,7 @@ class ActiveRun:
     """A run that a worker is training, and the worker's machine and process; `tail` has its records."""
 
     identity: str
-    host: str
-    pid: int
+    holder: Holder
     step: int
     steps: int
     tail: RecordsTail = field(compare=False)
@@ -115,7 +115,7 @@ class ProgressWatch:
         held = {each: holder for each, holder in directory.running().items() if each not in self._ended}
         self._tails = {each: self._tails.get(each) or RecordsTail(directory.metrics_path(each)) for each in held}
         running = tuple(
-            ActiveRun(each, holder.host, holder.pid, tail.step(), directory.runs[each].train.steps, tail)
+            ActiveRun(each, holder, tail.step(), directory.runs[each].train.steps, tail)
             for (each, holder), tail in zip(held.items(), self._tails.values(), strict=True)
         )
         share, left = self._time(results, running)
