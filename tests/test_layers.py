@@ -46,7 +46,7 @@ INSIDE = {
         ("adapted", "export", "summary"),
     ),
     "training": (
-        ("records", "resolution", "run_model", "speed"),
+        ("records", "resolution", "run_model", "speed", "tracker_process"),
         ("coordinates", "optim", "store"),
         ("checkpoints", "family_coordinates", "tail"),
         ("hugging_face", "reference"),

@@ -31,6 +31,8 @@ EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]
 Dtype = Literal["float32", "bfloat16", "float64"]
+# Destinations of metrics in addition to the run directory.
+TrackerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]
 DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float64"]
 ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
 # Larger powers of the width overflow or vanish.

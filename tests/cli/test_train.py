@@ -61,7 +61,7 @@ def test_a_diverged_run_exits_with_1_and_says_where(run_file: Path, tmp_path: Pa
 def test_tensorboard_has_the_losses(run_file: Path, tmp_path: Path, say: Say) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert say("train", run_file, "--out", tmp_path / "run", "--tensorboard")[0] == 0
+    assert say("train", run_file, "--out", tmp_path / "run", "--track", "tensorboard")[0] == 0
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert len(events.Scalars("loss/train")) == 12
     assert len(events.Scalars("loss/validation")) == 3

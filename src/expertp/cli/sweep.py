@@ -190,7 +190,10 @@ def train(study: StudySpec, out: str, executor: "Executor", seconds: float | Non
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
     from expertp.study.table import SETTLED
+    from expertp.training.trackers import check_tracker
 
+    for name in study.trackers:
+        check_tracker(name)
     directory = open_study(out, study, trains_here=executor.trains_here)
     with Reporter("sweep", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
         view = SweepView(reporter, executor.workers, executor.trains_here)
@@ -202,6 +205,11 @@ def train(study: StudySpec, out: str, executor: "Executor", seconds: float | Non
             table = directory.table()
     directory = directory.settled()
     print(describe_outcome(directory, table, is_stopped=stop.received()))
+    if study.trackers and study.verdict is not None and not stop.received():
+        from expertp.analysis.transfer import judge
+        from expertp.report.tracking import track_verdicts
+
+        track_verdicts(directory, judge(table))
     if stop.received():
         return 128 + stop.number
     allowed = SETTLED if seconds is None else (*SETTLED, "unfinished", "missing")  # the time may end within a run

@@ -14,14 +14,14 @@ products on this machine that training reaches, and the time left. A log has the
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.text import columns, describe_multipliers
 from expertp.config import load_run
 from expertp.plan import multipliers_of
-from expertp.spec import RunSpec
+from expertp.spec import RunSpec, TrackerName
 from expertp.util.statistics import RunningMean
 from expertp.util.text import command, count, duration, plural
 
@@ -39,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_file", metavar="RUN.yaml", help="run file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.*, hps.*, train.*, base.*")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory of the run; created or resumed")
-    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard logs to DIR/tensorboard")
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        choices=get_args(TrackerName),
+        help="also send metrics to a tracker; may be given more than once",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
@@ -48,15 +54,13 @@ def run(args: argparse.Namespace) -> int:
     spec = load_run(args.run_file, args.overrides)
 
     from expertp.training.records import RunResult
+    from expertp.training.trackers import make_tracker
     from expertp.training.train import Tracker, train
 
     with Reporter("train", total=spec.train.steps, shows_time=False) as reporter, stop_signal() as stop:
         progress = _Progress(reporter)
         trackers: list[Tracker] = [progress]
-        if args.tensorboard:
-            from expertp.training.trackers import TensorBoardTracker
-
-            trackers.append(TensorBoardTracker(args.out))
+        trackers += [make_tracker(name, args.out) for name in dict.fromkeys(args.track)]
         result: RunResult = train(spec, args.out, trackers, should_stop=stop.received)
 
     if args.json:
