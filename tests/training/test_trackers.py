@@ -8,6 +8,7 @@ import struct
 import sys
 import time
 import warnings
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from expertp.training.train import train
 
 # A package of the same name that writes what it gets to a file, or does what DOES says.
 FAKE_WANDB = """
-import json, os, sys
+import json, os, select, sys
 def Settings(**_): pass
 class Run:
     summary = {}
@@ -43,7 +44,9 @@ class Run:
         os.rename(place + ".part", place)
 def init(**options):
     if os.environ.get("DOES") == "hang":
-        sys.stdin.read()
+        poll = select.poll()
+        poll.register(0, 0)
+        poll.poll()  # until the pipe is closed; nothing is read
         sys.exit()
     return Run(**options)
 """
@@ -218,19 +221,26 @@ def test_the_database_of_trackio_holds_the_run(data, tmp_path, monkeypatch):
     tracker = make_tracker("trackio", tmp_path / "run", Labels("first", "a study", "sp", {"axis": "width"}))
     train(tiny_run(data, train={"steps": 3}), tmp_path / "run", [tracker])
     wait_for_text(tmp_path / "run/trackio.log", "Run finished")
-    ends_at = time.monotonic() + 60
-    rows = []
-    while len(rows) < 3 and time.monotonic() < ends_at:
-        with sqlite3.connect(tmp_path / "trackio/expertp.db") as database:
-            rows = database.execute("select step, metrics from metrics order by step").fetchall()
-            ((config,),) = database.execute("select config from configs").fetchall() or [(None,)]
-        database.close()
-        time.sleep(0.1)
+    wait_for(tmp_path / "trackio/expertp.db")
+    rows, configs = wait_for_rows(tmp_path / "trackio/expertp.db")
     losses = [json.loads(line)["loss"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [step for step, _ in rows] == [1, 2, 3]
     assert json.loads(rows[-1][1])["loss/train"] == losses[-1]
-    assert json.loads(config)["axis"] == "width"
-    assert json.loads(config)["kind"] == "sp"
+    assert len(configs) == 1
+    config = json.loads(configs[0][0])
+    assert (config["axis"], config["kind"], config["hps"]["lr"]) == ("width", "sp", 0.01)
+
+
+def wait_for_rows(path: Path) -> tuple[list, list]:
+    """Return the steps and the configurations in a database of trackio once it has three steps."""
+    ends_at = time.monotonic() + 60
+    while True:
+        with closing(sqlite3.connect(path)) as database, suppress(sqlite3.OperationalError):  # no tables yet
+            rows = database.execute("select step, metrics from metrics order by step").fetchall()
+            if len(rows) == 3:
+                return rows, database.execute("select config from configs").fetchall()
+        assert time.monotonic() < ends_at
+        time.sleep(0.1)
 
 
 def wait_for_text(path: Path, text: str) -> None:
