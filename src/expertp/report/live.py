@@ -80,7 +80,10 @@ class Watched(Protocol):
     """A study or a run that is looked at again and again."""
 
     def look(self) -> View:
-        """Return what the page shows now."""
+        """Return what the page shows now, in milliseconds."""
+
+    def redraw(self) -> bool:
+        """Draw again what is expensive to draw, if it is due; return whether the next look will show more."""
 
 
 @dataclass
@@ -97,6 +100,10 @@ class Waiting:
         )
         html = fill("live_now.html", kind="waiting", path=str(self.path), box=Missing(text, None))
         return View(f"Waiting for {self.path.name}", (Part(NOW, html),))
+
+    def redraw(self) -> bool:
+        """See `Watched`."""
+        return False
 
 
 def watched(path: Path, budget: Budget) -> Watched:
@@ -157,6 +164,9 @@ class Follower:
             if isinstance(self._subject, Waiting) or not self.path.exists():
                 self._subject = watched(self.path, self.budget)
             self._view = self._subject.look()
+            self._has_looked.set()
+            if self._subject.redraw():
+                self._view = self._subject.look()
         except (InputError, OSError) as error:  # damaged, or a file server that does not answer
             self._view = _with_trouble(self._view, one_line(str(error)))
         except Exception as error:  # the page must go on, and say so

@@ -70,6 +70,10 @@ class WatchedRun:
         seconds = time.thread_time() - began
         return View(title, (Part(NOW, html), self._settings), cores=float(is_active), look_seconds=seconds)
 
+    def redraw(self) -> bool:
+        """See `expertp.report.live.Watched`."""
+        return False
+
     def _silent_seconds(self) -> float:
         """Return how long ago a record was written."""
         try:

@@ -94,6 +94,7 @@ class WatchedStudy:
         self.path, self.budget = path, budget
         self._watch, self._stamp = ProgressWatch(read_study(path)), _stamp(path / "study.json")
         self._sketches = Sketches()
+        self._progress: StudyProgress | None = None
         self._drawn_from: Signature | None = None
         self._report: tuple[Part, ...] = ()
         self._last_losses = cache(lambda identity: _last_losses(self._watch.directory, identity))
@@ -113,36 +114,42 @@ class WatchedStudy:
             self._core_share = statistics.fmean(known)
         trained = _trained_seconds(self._watch.results.values(), progress.running)
         self.budget.trained_seconds = self._core_share * trained
-        seconds = time.thread_time() - began
-        self._redraw_if_due(directory, progress)
-        began = time.thread_time()
+        if progress.running:
+            self._active_at = time.monotonic()
+        self._progress = progress
         now = self._now(directory, progress)
         html = fill("live_now.html", kind="study", now=now, path=str(self.path), box=_box(self._trouble))
-        seconds += time.thread_time() - began
+        seconds = time.thread_time() - began
         return View(
             title=f"{progress.ended}/{progress.total} {directory.study.name}",
             parts=(Part(NOW, html), *self._report),
             cores=self._core_share * len(progress.running),
             look_seconds=seconds,
-            is_provisional=progress.ended < progress.total,
+            is_provisional=not self._is_complete(),
         )
 
-    def _redraw_if_due(self, directory: StudyDirectory, progress: StudyProgress) -> None:
+    def redraw(self) -> bool:
         """Make the parts of the report again if they have changed, and the budget allows it or nobody trains."""
-        signature = self._signature(self._watch.results.values())
-        if progress.running:
-            self._active_at = time.monotonic()
+        progress, signature = self._progress, self._signature()
+        if progress is None or not progress.ended or signature == self._drawn_from:
+            return False
         is_quiet = progress.ended == progress.total or time.monotonic() - self._active_at > QUIET_SECONDS
-        if signature == self._drawn_from or not progress.ended or not (is_quiet or self.budget.allows(self._cost)):
-            return
+        if not (is_quiet or self.budget.allows(self._cost)):
+            return False
         began = time.thread_time()
         try:
-            self._report, self._trouble = self._drawn(directory), ""
-            self._drawn_from = signature
+            self._report, self._trouble = self._drawn(self._watch.directory), ""
         except (DamagedError, InputError) as error:  # such as a damaged coordinate check: not drawn until it changes
-            self._trouble, self._drawn_from = one_line(str(error)), signature
-        self._cost = time.thread_time() - began
+            self._trouble = one_line(str(error))
+        self._drawn_from, self._cost = signature, time.thread_time() - began
         self._drawn_at, self._ended_then = _clock(), progress.ended
+        return True
+
+    def _is_complete(self) -> bool:
+        """Return whether all runs have ended and the report shows them."""
+        progress = self._progress
+        has_ended = progress is not None and progress.ended == progress.total
+        return has_ended and self._drawn_from == self._signature()
 
     def _drawn(self, directory: StudyDirectory) -> tuple[Part, ...]:
         # scipy and matplotlib: only once there is something to judge and to draw
@@ -155,9 +162,9 @@ class WatchedStudy:
         names = ("overview", "verdict", *(section.anchor for section in page.sections))
         return tuple(Part(name, fill("live_part.html", page=page, name=name)) for name in names)
 
-    def _signature(self, results: Iterable[Result]) -> Signature:
+    def _signature(self) -> Signature:
         """Return what the report depends on."""
-        ended = [(each.identity, each.status) for each in results if each.status in ENDED]
+        ended = [(each.identity, each.status) for each in self._watch.results.values() if each.status in ENDED]
         return self._stamp, *sorted(ended), *((str(path), _stamp(path)) for path in beside(self.path))
 
     def _now(self, directory: StudyDirectory, progress: StudyProgress) -> StudyNow:
@@ -186,17 +193,17 @@ class WatchedStudy:
                 )
                 if table
             ),
-            note=self._note(progress),
+            note=self._note(),
             looked_at=_clock(),
         )
 
-    def _note(self, progress: StudyProgress) -> str:
+    def _note(self) -> str:
         """Say how old the report below is, and whether it is final."""
         if not self._drawn_at:
             return (
                 "Verdicts and figures follow below when the first runs have ended; drawing waits for its share of time."
             )
-        if progress.ended == progress.total and self._ended_then == progress.ended:
+        if self._is_complete():
             return f"All runs have ended. The report below is complete, as of {self._drawn_at}."
         ended = plural(self._ended_then, "run")
         return f"Below: the report so far, provisional, from {ended} that had ended by {self._drawn_at}."
