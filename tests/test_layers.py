@@ -54,11 +54,11 @@ INSIDE = {
         ("search",),
     ),
     "training": (
-        ("ranks", "records", "resolution"),
+        ("ranks", "records", "resolution", "speed", "tracker_process"),
         ("parallel", "store"),
         ("optim", "run_model", "tensor_files"),
         ("coordinates",),
-        ("checkpoints", "family_coordinates"),
+        ("checkpoints", "family_coordinates", "tail"),
         ("hugging_face", "reference"),
         ("build",),
         ("loop",),

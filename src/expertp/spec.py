@@ -31,6 +31,8 @@ EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]
 Dtype = Literal["float32", "bfloat16", "float64"]
+# Destinations of metrics in addition to the run directory.
+TrackerName = Literal["tensorboard", "wandb", "wandb-offline", "trackio"]
 DtypeOrAuto = Literal["auto", "float32", "bfloat16", "float64"]
 ExpertBackend = Literal["auto", "fused", "loop", "grouped"]
 # Larger powers of the width overflow or vanish.
@@ -223,6 +225,16 @@ class Model(Spec):
     def kappa(self) -> Fraction:
         """Sparsity: the fraction of experts that are active per token."""
         return Fraction(self.n_act, self.n_exp)
+
+    @property
+    def label(self) -> str:
+        """Short name of the model's size.
+
+        >>> ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1).label
+        'N64 L2 E4A1 a1'
+        """
+        ffn = f"E{self.n_exp}A{self.n_act}" if self.is_moe else "dense"
+        return f"N{self.n_embd} L{self.n_layer} {ffn} a{self.alpha_ffn:g} {self.variant}".rstrip()
 
     def describe(self) -> str:
         """Return the shape and the parameter counts in one line.

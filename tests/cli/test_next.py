@@ -55,6 +55,7 @@ FOLLOWS = {
     "theory size": "expertp theory verify",
     "theory verify": None,
     "bench experts": "expertp doctor",
+    "watch studies/first": "expertp status studies/first",
     "completion bash": 'eval "$(expertp completion bash)"',
     "completion fish": None,
     "doctor": "expertp demo",

@@ -9,8 +9,11 @@ import pytest
 import yaml
 from runs import run_tree, write_tokens
 
+from expertp.cli.train import describe_step
 from expertp.config import load_run
 from expertp.data import PrepareOptions, prepare
+from expertp.training.records import StepMetrics
+from expertp.util.text import duration
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -57,7 +60,7 @@ def test_a_diverged_run_exits_with_1_and_says_where(run_file: Path, tmp_path: Pa
 def test_tensorboard_has_the_losses(run_file: Path, tmp_path: Path, say: Say) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert say("train", run_file, "--out", tmp_path / "run", "--tensorboard")[0] == 0
+    assert say("train", run_file, "--out", tmp_path / "run", "--track", "tensorboard")[0] == 0
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert len(events.Scalars("loss/train")) == 12
     assert len(events.Scalars("loss/validation")) == 3
@@ -186,3 +189,17 @@ def test_the_base_is_named_and_follows_the_model(run_file: Path, tmp_path: Path,
     code, _, err = say("train", run_file, "--out", tmp_path / "planned", "base.n_embd=16")
     assert code == 0
     assert "rules expertp, hps from a base with m_N 2, m_L 1, m_E 1, m_a 1" in err
+
+
+def test_a_step_is_described_by_its_numbers(run_file: Path) -> None:
+    run = load_run(run_file)
+    step = StepMetrics(
+        step=4, loss=2.5, lr_factor=0.5, max_load_deviation=(0.1, 0.25), tokens_per_second=64.0, product_share=0.123
+    )
+    numbers = describe_step(run, step, 2.75)
+    assert {name: numbers[name] for name in ("loss", "smoothed", "imbalance", "tok/s", "of products")} == {
+        "loss": "2.500", "smoothed": "2.750", "imbalance": "0.250", "tok/s": "64", "of products": "12%",
+    }  # fmt: skip
+    assert float(numbers["lr"]) == pytest.approx(run.hps.lr / 2, rel=1e-2)
+    assert numbers["left"] == duration((run.train.steps - 4) * run.train.batch_tokens / 64)
+    assert numbers["step"] == f"4/{run.train.steps}"

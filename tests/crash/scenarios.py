@@ -11,7 +11,7 @@ from typing import Any
 from fuzz.templates import Templates
 
 # What may differ between two equal runs: times.
-CLOCK = {"seconds", "tokens_per_second", "created"}
+CLOCK = {"seconds", "tokens_per_second", "product_share", "created"}
 # One size, one learning rate beside the base's own, and an arm.
 FEW_RUNS = ("verdict=null", "seeds=[0]", "grids.log2_lr=[-6]", "axes.width=[16]")
 SHARDS = ("--val-fraction", "0.2", "--shard-tokens", "400")

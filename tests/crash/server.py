@@ -160,12 +160,12 @@ def _child(request: Mapping[str, Any], streams: list[int], faults: ctypes.CDLL) 
 
 def _run(argv: list[str]) -> int:
     from expertp.cli import main
-    from expertp.study import forecast
     from expertp.study.executors import local
     from expertp.study.sweep import InProcess
+    from expertp.training import speed
 
-    # The forecast of a sweep writes no file: it only measures the machine for a tenth of a second.
-    forecast.PRODUCT_SECONDS = 0.001
+    # To measure the machine for a tenth of a second writes no file.
+    speed.PRODUCT_SECONDS = 0.001
     # Workers are processes that start slowly; here the runs are trained in the process that has the fault.
     local.LocalExecutor = lambda *_: InProcess()  # type: ignore[assignment, misc]
     sys.argv = ["expertp", *argv]

@@ -40,7 +40,7 @@ FLAGS = {
     "plan": ("--base", "--target", "--json", "--steps"),
     "planner": ("--base", "--target", "--out"),
     "prepare": ("--out", "--tokenizer", "--vocab-size", "--val-fraction", "--shard-tokens", "--text-key", "--json"),
-    "train": ("--out", "--json", "--tensorboard"),
+    "train": ("--out", "--json", "--track=tensorboard"),
     "generate": ("--prompt", "--tokens", "--samples", "--temperature", "--top-k", "--top-p", "--seed", "--json"),
     "sweep": ("--out", "--workers", "--dry-run", "--json"),
     "coordcheck": ("--out", "--rules", "--steps", "--json"),

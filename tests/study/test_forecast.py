@@ -37,7 +37,7 @@ def test_a_run_that_validates_costs_more(data, monkeypatch):
 def test_a_model_that_is_not_timed_goes_by_the_flops_of_one_that_is(data, monkeypatch):
     runs = unique_runs(expand(tiny_study(data)))
     clock = iter([0.0, 0.0, 9.0, 9.0])  # the limit is over after the first model
-    monkeypatch.setattr(module, "_product_speed", lambda _: 1e9)
+    monkeypatch.setattr("expertp.training.speed.product_speed", lambda _: 1e9)
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     found = forecast(runs, open_dataset(data))
     small, large = found.models
@@ -52,14 +52,10 @@ def test_a_model_whose_steps_would_not_fit_is_not_started(data, monkeypatch):
         raise AssertionError("a step was timed")
 
     monkeypatch.setattr(module, "_step_seconds", start)
-    monkeypatch.setattr(module, "_product_speed", lambda _: 1e6)
+    monkeypatch.setattr("expertp.training.speed.product_speed", lambda _: 1e6)
     (found,) = forecast([run := tiny_run(data, train={"steps": 12, "eval_every": 0})], open_dataset(data)).models
     assert not found.is_timed
     assert found.seconds == pytest.approx(run.flops / (module.PRODUCT_SHARE * 1e6))
-
-
-def test_the_speed_of_matrix_products_is_measured():
-    assert 1e8 < module._product_speed("cpu") < 1e14
 
 
 def test_a_forecast_leaves_threads_as_they_were(data):

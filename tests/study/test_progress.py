@@ -58,7 +58,7 @@ def test_a_worker_that_lives_is_shown_and_one_that_does_not_is_not(directory):
         (directory.leases.folder / second / "1.json").write_text(json.dumps(asdict(dead)))
         progress = ProgressWatch(directory).look()
     (active,) = progress.running
-    assert (active.identity, active.host, active.pid, active.step) == (first, host(), os.getpid(), 0)
+    assert (active.identity, active.holder.host, active.holder.pid, active.step) == (first, host(), os.getpid(), 0)
     assert (progress.counts["running"], progress.counts["missing"]) == (1, 11)
     assert ProgressWatch(directory).look().running == ()
 

@@ -1,9 +1,10 @@
 import ctypes
+import os
 from pathlib import Path
 
 import pytest
 
-from expertp.util.machine import memory_bytes, processor_name, release_memory
+from expertp.util.machine import core_share, memory_bytes, processor_name, release_memory
 
 
 def test_the_machine_has_a_name_and_memory():
@@ -42,3 +43,8 @@ def test_freed_memory_goes_back_to_the_system():
 def test_a_library_without_trimming_is_left_alone(monkeypatch):
     monkeypatch.setattr("expertp.util.machine.ctypes.CDLL", lambda _: object())
     release_memory()
+
+
+def test_the_share_of_a_core_that_a_process_gets():
+    assert 0 < core_share(os.getpid()) < os.cpu_count() + 1
+    assert core_share(2**22 + 1) is None

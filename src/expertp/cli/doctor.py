@@ -21,7 +21,14 @@ EXAMPLES = """\
   expertp doctor --json
 """
 
-EXTRAS = {"pyarrow": "data", "datasets": "data", "tensorboard": "tensorboard", "transformers": "hf"}
+EXTRAS = {
+    "pyarrow": "data",
+    "datasets": "data",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "trackio": "trackio",
+    "transformers": "hf",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -37,6 +37,7 @@ VERBS = {
     "generate": "stream text from a trained run",
     "sweep": "train the missing runs of a transfer study and print its verdict",
     "status": "show the state of a study: finished and active runs, best learning rates, failures",
+    "watch": "show a study or a run in the browser while it is trained",
     "tune": "tune the constant multipliers of a base by coordinate descent",
     "coordcheck": "check with short runs that activations and updates keep their size along the axes of a study",
     "paper": "reproduce the findings of the paper: train, draw and judge each claim",

@@ -209,6 +209,7 @@ NEXT: Mapping[str, Callable[[Args, Words], str | None]] = {
     "generate": _after_generate,
     "sweep": _after_sweep,
     "status": _after_status,
+    "watch": lambda args, _: command("status", args.directory),
     "tune": _after_tune,
     "coordcheck": _after_coordcheck,
     "paper": _after_paper,

@@ -18,7 +18,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from expertp.cli.arguments import add_workers
-from expertp.cli.text import columns, size
+from expertp.cli.text import columns
 from expertp.errors import InputError, RunError, did_you_mean
 from expertp.util.text import count, duration, plural
 
@@ -155,7 +155,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             counts = each.model.counts()
             tokens = count(each.tokens // each.runs)
             totals = (count(counts.paper_total), count(counts.paper_active))
-            rows.append((size(each.model), *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
+            rows.append((each.model.label, *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
         print(f"\n{columns(rows)}\n")
         in_all = f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs"
         print(f"{in_all}; parameters by the paper's formulas")

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 HEARTBEAT_SECONDS = 30.0
+# How often a bar changes, at most.
+BAR_SECONDS = 0.1
 
 
 class _Bar(Progress):
@@ -46,6 +48,7 @@ class Reporter:
     ) -> None:
         self._title, self._total, self._heartbeat = title, total, heartbeat
         self._started = self._last_line = time.monotonic()
+        self._last_bar = 0.0
         self._bar: _Bar | None = None
         if sys.stderr.isatty() if terminal is None else terminal:
             self._bar = _Bar(
@@ -69,12 +72,24 @@ class Reporter:
         if self._bar:
             self._bar.stop()
 
+    @property
+    def has_bar(self) -> bool:
+        """Whether a bar is drawn, and not lines."""
+        return self._bar is not None
+
+    def is_due(self) -> bool:
+        """Return whether an update would show; work that takes milliseconds need not describe every step."""
+        if self._bar:
+            return time.monotonic() - self._last_bar >= BAR_SECONDS
+        return time.monotonic() - self._last_line >= self._heartbeat
+
     def update(self, done: float, detail: str, above: str = "") -> None:
         """Show that `done` of `total` is complete.
 
         `detail` is shown next to the bar or in the heartbeat line, `above` above the bar only.
         """
         if self._bar:
+            self._last_bar = time.monotonic()
             self._bar.above = above
             self._bar.update(self._task, completed=done, detail=detail)
         elif time.monotonic() - self._last_line >= self._heartbeat:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from expertp.cli.text import columns, size
+from expertp.cli.text import columns
 from expertp.errors import one_line, printable
 from expertp.util.text import duration, plural
 
@@ -94,7 +94,8 @@ def to_dict(
         "running": [
             {
                 "run": directory.place(each.identity).name,
-                **{name: getattr(each, name) for name in ("host", "pid", "step", "steps")},
+                **{name: getattr(each.holder, name) for name in ("host", "pid")},
+                **{name: getattr(each, name) for name in ("step", "steps")},
             }
             for each in progress.running
         ],
@@ -123,7 +124,7 @@ def describe(
         lines += ["", "cells that it would train next:", *map(_describe_next, planned)]
     if progress.running:
         rows = [
-            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.host))
+            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.holder.host))
             for each in progress.running
         ]
         lines += ["", "active:", columns(rows)]
@@ -174,7 +175,7 @@ def models_table(models: "tuple[ModelProgress, ...]") -> str:
         loss = "-" if each.loss is None else f"{each.loss:.4f}"
         statuses = ("diverged", "stopped") if has_stopped else ("diverged",)
         counts = [str(each.counts[status] or "-") for status in statuses]
-        rows.append((printable(each.arm.name), size(each.model), f"{each.ended}/{each.total}", *counts, best, loss))
+        rows.append((printable(each.arm.name), each.model.label, f"{each.ended}/{each.total}", *counts, best, loss))
     return columns(rows)
 
 

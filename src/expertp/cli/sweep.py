@@ -26,7 +26,7 @@ from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns, size
+from expertp.cli.text import columns
 from expertp.cli.verdicts import verdict_table
 from expertp.errors import InputError, one_line
 from expertp.study.cells import expand, unique_runs
@@ -161,7 +161,7 @@ def describe_cost(study: StudySpec, runs: "Sequence[RunSpec]", workers: int) -> 
     rows = [("model", "parameters", "active", "runs", "FLOPs per run", "FLOPs in all")]
     for each in costs.models:
         counts, flops = each.model.counts(), (f"{each.flops / each.runs:.2g}", f"{each.flops:.2g}")
-        rows.append((size(each.model), count(counts.total), count(counts.active), str(each.runs), *flops))
+        rows.append((each.model.label, count(counts.total), count(counts.active), str(each.runs), *flops))
     steps = f"{plural(study.train.steps, 'step')}, {count(study.train.tokens)} tokens each"
     return "\n".join(
         [
@@ -179,7 +179,7 @@ def describe_time(times: "Forecast", workers: int) -> str:
     rows = [("model", "runs", "time per run", "time in all", "")]
     for each in times.models:
         alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
-        rows.append((size(each.model), str(each.runs), alone, together, "timed" if each.is_timed else "estimated"))
+        rows.append((each.model.label, str(each.runs), alone, together, "timed" if each.is_timed else "estimated"))
     total = f"about {duration(times.seconds)} with {plural(workers, 'worker')} on this machine"
     return "\n".join(["", columns(rows), "", f"{total}, {times.basis}"])
 
@@ -190,7 +190,10 @@ def train(study: StudySpec, out: str, executor: "Executor", seconds: float | Non
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
     from expertp.study.table import SETTLED
+    from expertp.training.trackers import check_tracker
 
+    for name in study.trackers:
+        check_tracker(name)
     directory = open_study(out, study, trains_here=executor.trains_here)
     with Reporter("sweep", total=1.0, shows_time=False) as reporter, stop_signal() as stop:
         view = SweepView(reporter, executor.workers, executor.trains_here)
@@ -202,6 +205,11 @@ def train(study: StudySpec, out: str, executor: "Executor", seconds: float | Non
             table = directory.table()
     directory = directory.settled()
     print(describe_outcome(directory, table, is_stopped=stop.received()))
+    if study.trackers and study.verdict is not None and not stop.received():
+        from expertp.analysis.transfer import judge
+        from expertp.report.tracking import track_verdicts
+
+        track_verdicts(directory, judge(table))
     if stop.received():
         return 128 + stop.number
     allowed = SETTLED if seconds is None else (*SETTLED, "unfinished", "missing")  # the time may end within a run
@@ -269,7 +277,7 @@ def _describe_done(model: "ModelProgress") -> str:
     best = "no best log2_lr" if model.best_log2_lr is None else f"best log2_lr {model.best_log2_lr:g}"
     loss = "" if model.loss is None else f", loss {model.loss:.4f}"
     return (
-        f"{size(model.model)} ({model.arm.name}): {plural(model.total, 'run')} done{_bad(model.counts)}, {best}{loss}"
+        f"{model.model.label} ({model.arm.name}): {plural(model.total, 'run')} done{_bad(model.counts)}, {best}{loss}"
     )
 
 

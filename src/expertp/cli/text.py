@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from expertp.errors import printable
 from expertp.plan import Multipliers
-from expertp.spec import Model
 
 # Width of tables, in characters, where standard output is no terminal and COLUMNS is not set.
 DEFAULT_WIDTH = 80
@@ -83,17 +82,6 @@ def _lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
 
 
 columns = table
-
-
-def size(model: Model) -> str:
-    """Return a short name of a model's size.
-
-    >>> from expertp.spec import ModelSpec
-    >>> size(ModelSpec(n_embd=64, n_layer=2, n_exp=4, n_act=1))
-    'N64 L2 E4A1 a1'
-    """
-    ffn = f"E{model.n_exp}A{model.n_act}" if model.is_moe else "dense"
-    return f"N{model.n_embd} L{model.n_layer} {ffn} a{model.alpha_ffn:g} {model.variant}".rstrip()
 
 
 def describe_multipliers(multipliers: Multipliers) -> str:

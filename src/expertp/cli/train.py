@@ -6,24 +6,28 @@ model.KEY=VALUE, hps.KEY=VALUE, train.KEY=VALUE, base.KEY=VALUE and parallel.KEY
 Several processes train one run together: torchrun --nproc-per-node 4 -m expertp train ..., srun -n 4 expertp train ...
 
 After SIGTERM or Ctrl-C, the run finishes the step, saves and stops (exit codes 143 and 130); a second signal stops it
-immediately (a second SIGTERM only after 10 s). The exit code of a diverged run is 1. The imbalance shown is the largest
-|Load - kappa| over experts.
+immediately (a second SIGTERM only after 10 s). The exit code of a diverged run is 1.
+
+While it trains, the terminal shows the loss and its running mean, the learning rate of the base at this step, the
+imbalance (the largest |Load - kappa| over experts and layers), tokens per second, the share of the speed of matrix
+products on this machine that training reaches, and the time left. A log has the same as a line every 30 s.
 """
 
 import argparse
 import json
 import signal
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.text import describe_multipliers
+from expertp.cli.text import columns, describe_multipliers
 from expertp.config import load_run
 from expertp.plan import multipliers_of
-from expertp.spec import RunSpec
+from expertp.spec import RunSpec, TrackerName
 from expertp.util.machine import rank_and_ranks
-from expertp.util.text import count, plural
+from expertp.util.statistics import RunningMean
+from expertp.util.text import count, duration, plural
 
 if TYPE_CHECKING:
     from expertp.training.records import RunResult, StepMetrics
@@ -39,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_file", metavar="RUN.yaml", help="run file")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model.*, hps.*, train.*, base.*, parallel.*")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory of the run; created or resumed")
-    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard logs to DIR/tensorboard")
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        choices=get_args(TrackerName),
+        help="also send metrics to a tracker; may be given more than once",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
@@ -49,18 +59,17 @@ def run(args: argparse.Namespace) -> int:
         load_run(args.run_file, args.overrides)  # bad input is reported before torch is imported
 
     from expertp.training.ranks import launched_ranks
+    from expertp.training.trackers import make_tracker
     from expertp.training.train import Tracker, train
 
     with launched_ranks() as ranks:
         spec = ranks.agreed(lambda: load_run(args.run_file, args.overrides))
-        is_drawn = None if ranks.is_first else False
-        with Reporter("train", total=spec.train.steps, terminal=is_drawn) as reporter, stop_signal() as stop:
+        is_drawn, steps = None if ranks.is_first else False, spec.train.steps
+        with Reporter("train", total=steps, terminal=is_drawn, shows_time=False) as reporter, stop_signal() as stop:
             progress = _Progress(reporter)
-            trackers: list[Tracker] = [progress] if ranks.is_first else []
-            if args.tensorboard and ranks.is_first:
-                from expertp.training.trackers import TensorBoardTracker
-
-                trackers.append(TensorBoardTracker(args.out))
+            trackers: list[Tracker] = []
+            if ranks.is_first:
+                trackers = [progress, *(make_tracker(name, args.out) for name in dict.fromkeys(args.track))]
             result = train(spec, args.out, trackers, should_stop=stop.received, ranks=ranks)
     if ranks.is_first:
         _print(result, args, progress)
@@ -89,12 +98,12 @@ class _Progress:
     """Tracker that shows a run on the terminal."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+        self._reporter, self._mean = reporter, RunningMean()
         self.has_begun = False
 
     def begin(self, run: RunSpec, steps_done: int) -> None:
         """Print the model, its base and the cost of the run."""
-        self.has_begun = True
+        self.has_begun, self._run = True, run
         train, tokens = run.train, run.train.tokens
         self._reporter.line(run.model.describe())
         larger = describe_multipliers(multipliers_of(run.base, run.model))
@@ -116,12 +125,32 @@ class _Progress:
 
     def log(self, metrics: "StepMetrics") -> None:
         """Show one step."""
-        deviation = max(metrics.max_load_deviation, default=0.0)
-        speed = f"{count(metrics.tokens_per_second)} tok/s"
-        text = f"step {metrics.step} loss {metrics.loss:.3f} imbalance {deviation:.3f} {speed}"
-        self._reporter.update(metrics.step, text)
+        smoothed = self._mean.add(metrics.loss)
+        if self._reporter.is_due() or metrics.step == self._run.train.steps:
+            numbers = describe_step(self._run, metrics, smoothed)
+            if self._reporter.has_bar:
+                self._reporter.update(metrics.step, "", above=columns([tuple(numbers), tuple(numbers.values())]))
+            else:
+                self._reporter.update(metrics.step, ", ".join(f"{name} {value}" for name, value in numbers.items()))
         if metrics.val_loss is not None:
-            self._reporter.line(f"{text}, validation loss {metrics.val_loss:.4f}")
+            self._reporter.line(
+                f"step {metrics.step} loss {metrics.loss:.3f}, smoothed {smoothed:.3f}, validation loss "
+                f"{metrics.val_loss:.4f}"
+            )
 
     def end(self) -> None:
         """Do nothing: the last line stays."""
+
+
+def describe_step(run: RunSpec, metrics: "StepMetrics", smoothed: float) -> dict[str, str]:
+    """Return the numbers of a step by their names, in the order in which they are shown."""
+    train, speed = run.train, metrics.tokens_per_second
+    numbers = {"step": f"{metrics.step}/{train.steps}", "loss": f"{metrics.loss:.3f}", "smoothed": f"{smoothed:.3f}"}
+    numbers["lr"] = f"{run.hps.lr * metrics.lr_factor:.3g}"
+    if metrics.load_deviation is not None:
+        numbers["imbalance"] = f"{metrics.load_deviation:.3f}"
+    numbers["tok/s"] = count(speed)
+    numbers["of products"] = f"{metrics.product_share:.0%}"
+    if speed > 0:
+        numbers["left"] = duration((train.steps - metrics.step) * train.batch_tokens / speed)
+    return numbers

@@ -13,9 +13,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
-from expertp.coordcheck.measuring import Measurement
 from expertp.plan import multipliers_of
 from expertp.rules import HALF, N_ACT, ONE, L, Monomial, N, N_gamma, a
 from expertp.spec import BaseHPs, Model
@@ -23,6 +22,9 @@ from expertp.study.cells import Size, arm_hps, axis_names
 from expertp.study.cells import sizes as sizes_of
 from expertp.study.spec import StudySpec
 from expertp.util.fits import fit_slope
+
+if TYPE_CHECKING:
+    from expertp.coordcheck.measuring import Measurement  # with torch, which reading a report does not need
 
 SlopeVerdict = Literal["PASS", "FAIL", "-"]
 Check = Literal["init", "size", "effective", "propagated"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from expertp.coordcheck.records import CheckRecord
 from expertp.coordcheck.slopes import HEADINGS, Slope
@@ -21,12 +21,13 @@ from expertp.report.planned import plan_for, plan_items
 from expertp.report.reading import Reading
 from expertp.study.load import build_study
 from expertp.study.table import DONE, Result
-from expertp.theory.records import ComparisonRecord
-from expertp.theory.spec import TheorySpec
 from expertp.util.records import read_record
 from expertp.util.text import plural
 
-_Record = TypeVar("_Record", CheckRecord, ComparisonRecord)
+if TYPE_CHECKING:
+    from expertp.theory.records import ComparisonRecord
+
+_Record = TypeVar("_Record")
 MOST_ROWS_OPEN = 12
 # Statuses of runs that the section of failures lists, and their order.
 LISTED = {"failed": 0, "damaged": 0, "diverged": 1, "stopped": 2}
@@ -74,10 +75,11 @@ def _check_names(reading: Reading) -> list[str]:
 
 def theory(reading: Reading) -> Section:
     """Section 11: the result of `expertp theory compare`, or the command that makes it."""
-    path = reading.directory.path
-    items = _stored(
-        path / "theory" / "compare.json", ComparisonRecord, "theory compare", partial(_compared, path / "theory")
-    )
+    path, items = reading.directory.path, list[Item]()
+    if (record := path / "theory" / "compare.json").exists():
+        from expertp.theory.records import ComparisonRecord  # imports torch
+
+        items = _stored(record, ComparisonRecord, "theory compare", partial(_compared, path / "theory"))
     return Section(
         "theory",
         "What does theory say?",
@@ -268,5 +270,8 @@ def _theory_commands(reading: Reading) -> list[str]:
     path = reading.directory.path
     if not (record := path / "theory" / "compare.json").exists():
         return []
+    from expertp.theory.records import ComparisonRecord
+    from expertp.theory.spec import TheorySpec
+
     problem = _read(record, ComparisonRecord, "theory compare").problem
     return [suggested.theory(path, suggested.overrides(TheorySpec(), problem))]

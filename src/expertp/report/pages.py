@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def fill(template: str, **values: Any) -> str:
     """Return the HTML of a page; text is escaped, values that the template marks as safe are not."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates; they are compiled once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("expertp.report", ".")
@@ -15,7 +25,7 @@ def fill(template: str, **values: Any) -> str:
     )
     environment.filters["code"] = code
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # keys keep their order
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 def code(text: str) -> str:

@@ -96,9 +96,14 @@ def digest_of(directory: StudyDirectory) -> str:
         names = ("run.json", "summary.json", *(["metrics.jsonl"] if run in is_read else []))
         paths += [directory.place(identity) / name for name in names]
         paths += [directory.path / folder / f"{identity}.json" for folder in ("failures", "stops")]
-    paths += sorted(path for pattern in BESIDE for path in directory.path.glob(pattern))
+    paths += beside(directory.path)
     lines = [version("expertp"), _program(), str(directory.path), *(f"{path} {_content(path)}" for path in paths)]
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def beside(directory: Path) -> list[Path]:
+    """Return the files of coordinate checks and of the theory that a page shows."""
+    return sorted(path for pattern in BESIDE for path in directory.glob(pattern))
 
 
 @cache

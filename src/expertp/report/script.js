@@ -20,16 +20,16 @@
       return copyOld(text); // pages from a file may not have the clipboard
     }
   };
-  for (const button of document.querySelectorAll("button.copy")) {
-    button.addEventListener("click", async () => {
-      said.textContent = ""; // so that the same words are announced again
-      const done = await copy(document.getElementById(button.dataset.copy).textContent);
-      button.focus();
-      button.textContent = done ? "Copied" : "Failed";
-      said.textContent = done ? "Copied." : "Copying failed; select the text.";
-      setTimeout(() => { button.textContent = "Copy"; }, 2000);
-    });
-  }
+  document.addEventListener("click", async ({ target }) => {
+    const button = target.closest("button.copy");
+    if (!button) return;
+    said.textContent = ""; // so that the same words are announced again
+    const done = await copy(document.getElementById(button.dataset.copy).textContent);
+    button.focus();
+    button.textContent = done ? "Copied" : "Failed";
+    said.textContent = done ? "Copied." : "Copying failed; select the text.";
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  });
   // A wide figure or table says that it can be scrolled.
   const observer = new ResizeObserver((entries) => {
     for (const { target } of entries) {
@@ -37,5 +37,7 @@
       if (hint?.classList.contains("hint")) hint.hidden = target.scrollWidth <= target.clientWidth + 1;
     }
   });
-  for (const box of document.querySelectorAll(".scroll")) observer.observe(box);
+  const observe = (root) => { for (const box of root.querySelectorAll(".scroll")) observer.observe(box); };
+  observe(document);
+  document.addEventListener("expertp-new", ({ target }) => observe(target)); // a part of the page was replaced
 })();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from expertp.figures import arms, balance, bigger, collapse, cost, curves, drift, expert_shape, scaling
 from expertp.figures.arms import ArmsData, Gap
@@ -117,18 +117,27 @@ TEXTS = {
 }
 
 
+@runtime_checkable
+class Render(Protocol):
+    """Draws a figure, given the `draw` and the data of its module."""
+
+    def __call__(self, name: str, draw: Callable[[Figure, _Data], None], data: _Data) -> Drawing:
+        """Return the figure."""
+
+
 @dataclass(frozen=True)
 class Album:
     """Draws the figures of a study and collects them, to be written beside the page."""
 
     reading: Reading
+    render: Render = render
     drawings: list[Drawing] = field(default_factory=list)
 
     def picture(
         self, name: str, draw: Callable[[Figure, _Data], None], data: _Data, title: str, caption: str, counts: str
     ) -> Picture:
         """Draw a figure with the `draw` of its module."""
-        drawing = render(name, draw, data)
+        drawing = self.render(name, draw, data)
         self.drawings.append(drawing)
         inline = drawing.inline(title, f"{caption} {counts}.".replace("`", ""))
         return Picture(drawing.name, inline, caption, counts, drawing.csv)

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
 from expertp.analysis.judging import tail_of_look
@@ -25,9 +26,11 @@ from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
 from expertp.study.spec import HP, ChoiceSpec, StudySpec
 from expertp.study.store import StudyDirectory, open_study, read_study
-from expertp.study.sweep import Executor, sweep
 from expertp.study.table import ENDED, StudyTable, unique_results
 from expertp.util.statistics import normal_quantile
+
+if TYPE_CHECKING:
+    from expertp.study.sweep import Executor
 
 # Octaves from the zero-shot value of the first values, and the number of the first seeds.
 FIRST_OCTAVES = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -102,6 +105,8 @@ def decide(
     Returns:
         The study with the cells that were chosen.
     """
+    from expertp.study.sweep import sweep  # imports torch, which a proposal does not need
+
     ends_at = time.monotonic() + budget_seconds
 
     def is_over() -> bool:

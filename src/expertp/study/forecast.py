@@ -22,8 +22,8 @@ CALIBRATION_SECONDS = 5.0
 TIMED_STEPS = 3
 # Speed of building and initializing a model, parameters per second; a cautious value for one thread.
 BUILD_SPEED = 2e7
-# Matrix products whose speed estimates the time of models that are not timed; training reaches a share of it.
-PRODUCT_SIZE, PRODUCT_SECONDS, PRODUCT_SHARE = 512, 0.1, 0.4
+# Share of the speed of matrix products that training reaches; it estimates the time of models that are not timed.
+PRODUCT_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,14 @@ def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> tuple
     import torch
 
     from expertp.training.loop import check_run, resolve_device
+    from expertp.training.speed import product_speed
 
     threads, known = torch.get_num_threads(), dict[Model, float]()
     torch.set_num_threads(1)
     try:
         for run in examples:
             check_run(run, dataset, resolve_device(run.train))
-        speed = PRODUCT_SHARE * _product_speed(resolve_device(examples[0].train)) if examples else 1.0
+        speed = PRODUCT_SHARE * product_speed(resolve_device(examples[0].train)) if examples else 1.0
         ends_at = time.monotonic() + limit
         for run in examples:
             expected = (1 + TIMED_STEPS) * run.flops / run.train.steps / speed + run.model.counts().total / BUILD_SPEED
@@ -126,19 +127,6 @@ def _timed(examples: Sequence[RunSpec], dataset: Dataset, limit: float) -> tuple
     finally:
         torch.set_num_threads(threads)
     return known, speed
-
-
-def _product_speed(device: str) -> float:
-    """Return the FLOPs per second of float32 matrix products."""
-    import torch
-
-    left = torch.ones(PRODUCT_SIZE, PRODUCT_SIZE, device=device)
-    (left @ left).sum().item()  # the first product is slow
-    products, began = 0, time.monotonic()
-    while (passed := time.monotonic() - began) < PRODUCT_SECONDS:
-        (left @ left)[0, 0].item()
-        products += 1
-    return max(products, 1) * 2.0 * PRODUCT_SIZE**3 / passed
 
 
 def _step_seconds(run: RunSpec, dataset: Dataset) -> float:

@@ -13,6 +13,8 @@ from expertp.study.cells import Arm, own_arm
 from expertp.study.forecast import with_all_models
 from expertp.study.store import StudyDirectory
 from expertp.study.table import ENDED, SETTLED, CellResult, Result, unique_results
+from expertp.training.tail import RecordsTail
+from expertp.util.leases import Holder
 
 STATUSES = ("finished", "diverged", "stopped", "failed", "damaged", "running", "unfinished", "missing")
 
@@ -45,13 +47,13 @@ class ModelProgress:
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that a worker is training, and the worker's machine and process."""
+    """A run that a worker is training, and the worker's machine and process; `tail` has its records."""
 
     identity: str
-    host: str
-    pid: int
+    holder: Holder
     step: int
     steps: int
+    tail: RecordsTail = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -89,28 +91,32 @@ class StudyProgress:
 
 @dataclass
 class ProgressWatch:
-    """Looks at a study repeatedly, reading the results of runs that have ended only once.
+    """Looks at a study repeatedly, reading the results of runs that have ended and the records of others only once.
 
     Args:
         directory: the study.
         timed: seconds per run by model, from a forecast; measured times of finished runs take precedence.
+        results: the results of all runs at the last look, by identity.
     """
 
     directory: StudyDirectory
     timed: Mapping[Model, float] = field(default_factory=dict)
+    results: Mapping[str, Result] = field(default_factory=dict)
     _ended: dict[str, Result] = field(default_factory=dict)
+    _tails: dict[str, RecordsTail] = field(default_factory=dict)
+    _known: tuple[object, tuple[ModelProgress, ...]] = (None, ())
 
     def look(self) -> StudyProgress:
         """Return the current progress."""
         directory = self.directory
         results = {identity: self._ended.get(identity) or directory.result(identity) for identity in directory.runs}
+        self.results = results
         self._ended = {identity: result for identity, result in results.items() if result.status in SETTLED}
+        held = {each: holder for each, holder in directory.running().items() if each not in self._ended}
+        self._tails = {each: self._tails.get(each) or RecordsTail(directory.metrics_path(each)) for each in held}
         running = tuple(
-            ActiveRun(
-                identity, holder.host, holder.pid, directory.step_of(identity), directory.runs[identity].train.steps
-            )
-            for identity, holder in directory.running().items()
-            if identity not in self._ended
+            ActiveRun(each, holder, tail.step(), directory.runs[each].train.steps, tail)
+            for (each, holder), tail in zip(held.items(), self._tails.values(), strict=True)
         )
         share, left = self._time(results, running)
         return StudyProgress(
@@ -124,6 +130,14 @@ class ProgressWatch:
         )
 
     def _models(self, results: Iterable[Result]) -> tuple[ModelProgress, ...]:
+        """Return the progress of all models, computed again only if another run has ended."""
+        results = list(results)
+        state = self.directory.study, tuple(result.status if result.status in ENDED else "" for result in results)
+        if state != self._known[0]:
+            self._known = state, self._new_models(results)
+        return self._known[1]
+
+    def _new_models(self, results: Iterable[Result]) -> tuple[ModelProgress, ...]:
         by_run = {result.run: result for result in results}
         groups = defaultdict[tuple[Arm, Model], list[CellResult]](list)
         for cell in self.directory.cells:

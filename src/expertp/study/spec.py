@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from expertp.spec import AnyModel, BaseHPs, Finite, Name, Ratio, Spec, TrainSpec
+from expertp.spec import AnyModel, BaseHPs, Finite, Name, Ratio, Spec, TrackerName, TrainSpec
 
 HP = Literal["log2_lr", "log2_init_std"]
 HPS: tuple[HP, ...] = get_args(HP)
@@ -162,6 +162,7 @@ class StudySpec(Spec):
     )
     allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
     keep_checkpoints: bool = Field(False, description="keep the last checkpoints of runs that have ended")
+    trackers: tuple[TrackerName, ...] = Field((), description="programs that get the metrics of every run, too")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -36,7 +36,7 @@ from expertp.study.spec import ChoiceSpec, RefinementSpec, StudySpec
 from expertp.study.table import ENDED, Result, StudyTable
 from expertp.training.records import StepMetrics
 from expertp.training.resolution import resolved
-from expertp.training.store import RunDirectory, has_other_files, read_run
+from expertp.training.store import METRICS, RunDirectory, has_other_files, read_run
 from expertp.util.files import create_once, remove_leftovers, write_among_others
 from expertp.util.leases import Holder, Lease, Leases
 from expertp.util.machine import host
@@ -118,6 +118,14 @@ class StudyDirectory:
         return {run_id(resolved(run, self.device), self.data_hash): run for run in runs}
 
     @cached_property
+    def cells_of(self) -> dict[str, tuple[Cell, ...]]:
+        """The cells that need each run, by identity."""
+        found: dict[RunSpec, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(cell.run, []).append(cell)
+        return {identity: tuple(found[run]) for identity, run in self.runs.items()}
+
+    @cached_property
     def zero_shot_of(self) -> dict[str, str]:
         """The zero-shot run that each run is compared with, by identity, for runs that may be stopped early."""
         identities = {run: identity for identity, run in self.runs.items()}
@@ -131,9 +139,22 @@ class StudyDirectory:
         runs = {cell.run for cell in self.cells if cell.axis in judged}
         return frozenset(identity for identity, run in self.runs.items() if run in runs)
 
+    @cached_property
+    def training_order(self) -> tuple[str, ...]:
+        """All runs in the order in which workers take them.
+
+        Runs on axes with a verdict come first, so that a sweep that runs out of time has the verdicts. Zero-shot runs
+        come before those that are compared with them.
+        """
+        return tuple(sorted(self.runs, key=lambda each: (each not in self.deciding, each in self.zero_shot_of)))
+
     def place(self, identity: str) -> Path:
         """Return the path of a run's directory; its name is for people, and no code parses it."""
         return self.path / self.runs_folder / f"{_slug(self.runs[identity])}-{identity[:8]}"
+
+    def metrics_path(self, identity: str) -> Path:
+        """Return the path of a run's records, which exist once the run has started."""
+        return self.place(identity) / METRICS
 
     def directory(self, identity: str) -> RunDirectory | None:
         """Return a run's directory, or None if the run has not started."""
@@ -270,15 +291,6 @@ class StudyDirectory:
     def forget_leftovers(self) -> None:
         """Remove temporary files that sweeps of this machine left when they were killed."""
         remove_leftovers(self.path)
-
-    def step_of(self, identity: str) -> int:
-        """Return the last step in a run's records; 0 without records."""
-        try:
-            run = self.directory(identity)
-            records = run.metrics() if run else []
-        except DamagedError:
-            return 0
-        return records[-1].step if records else 0
 
     def write_results(self) -> list[Result]:
         """Write results.csv, one row per run in the order of `runs`, and return the results."""

@@ -11,7 +11,9 @@ their size and seed has ended, so that the decision does not depend on the order
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -22,7 +24,8 @@ from expertp.study.executors.local import LocalExecutor
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory, open_study
 from expertp.study.table import DONE, ENDED, StudyTable
-from expertp.training.train import train
+from expertp.training.trackers import Labels, make_tracker
+from expertp.training.train import Tracker, train
 from expertp.util.files import not_writable, stopping_on_full_disk
 from expertp.util.machine import is_out_of_memory, release_memory, usable_cores
 
@@ -133,12 +136,7 @@ def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
     A run that another worker holds is skipped and looked at again later: that worker may be killed. A full disk stops
     the worker with a `FullDiskError`: it is not the failure of a run.
     """
-
-    def place(identity: str) -> tuple[bool, bool]:
-        """Verdicts first, so that a sweep that runs out of time has them; zero-shot before runs that may be stopped."""
-        return identity not in directory.deciding, identity in directory.zero_shot_of
-
-    left = sorted(directory.runs, key=place)
+    left = list(directory.training_order)
     with stopping_on_full_disk(directory.path):
         while left and not should_stop():
             left = [identity for identity in left if directory.result(identity).status not in ENDED]
@@ -166,7 +164,7 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
                 lease.check()
                 return should_stop() or (watch is not None and watch.stop is not None)
 
-            trackers = () if watch is None else (watch,)
+            trackers = (*([] if watch is None else [watch]), *_trackers(directory, identity))
             result = train(directory.runs[identity], directory.place(identity), trackers, is_over)
             if watch is not None and watch.stop is not None and not result.has_ended:
                 directory.note_stop(identity, watch.stop)
@@ -180,6 +178,28 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
         directory.note_failure(identity, OUT_OF_MEMORY if is_out_of_memory(error) else _described(error))
     release_memory()
     return True
+
+
+def _trackers(directory: StudyDirectory, identity: str) -> list[Tracker]:
+    """Return the trackers of a run, which know it by study, axis, size and arm; one that is missing is left out."""
+    cells, trackers = directory.cells_of[identity], list[Tracker]()
+    run, place = directory.runs[identity], directory.place(identity)
+    study, arm = directory.study.name, ";".join(dict.fromkeys(cell.arm.name for cell in cells))
+    config = {
+        "study": study,
+        "axis": ";".join(dict.fromkeys(cell.axis for cell in cells)),
+        "size": run.model.label,
+        "arm": arm,
+        "log2_lr": math.log2(run.hps.lr),
+        "log2_init_std": math.log2(run.hps.init_std),
+        "seed": run.train.seed,
+    }
+    for name in directory.study.trackers:
+        try:
+            trackers.append(make_tracker(name, place, Labels(place.name, study, arm, config)))
+        except InputError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return trackers
 
 
 def _watch(directory: StudyDirectory, identity: str, zero_shot: str | None) -> Watch | None:

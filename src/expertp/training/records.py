@@ -20,7 +20,7 @@ Status = Literal["finished", "diverged", "stopped"]
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 # Fields of `StepMetrics` that depend on the clock; all others are the same when a run is repeated.
-CLOCK_FIELDS = ("seconds", "tokens_per_second")
+CLOCK_FIELDS = ("seconds", "tokens_per_second", "product_share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class StepMetrics:
         bias_range: largest minus smallest expert bias, per layer.
         seconds: training time so far.
         tokens_per_second: mean since the run was started or resumed.
+        product_share: FLOPs per second of training divided by those of matrix products on the same machine, which are
+            measured when the run is started or resumed; nan in records of earlier versions.
     """
 
     step: Count
@@ -50,6 +52,7 @@ class StepMetrics:
     bias_range: tuple[float, ...] = ()
     seconds: Number = math.nan
     tokens_per_second: Number = math.nan
+    product_share: Number = math.nan
 
     @property
     def load_deviation(self) -> float | None:

@@ -40,7 +40,7 @@ MAY_PRECEDE = {
     "tokenizer.json",
     *(temporary_name(Path(name)).name for name in ("tokenizer.json", "run.json")),
 }
-LARGEST_METRICS = 2**30
+METRICS, LARGEST_METRICS = "metrics.jsonl", 2**30
 
 # Machine of a run: versions, device, threads, processes.
 Environment = Mapping[str, str | int]
@@ -94,7 +94,7 @@ class RunDirectory:
     @property
     def metrics_path(self) -> Path:
         """Path of metrics.jsonl."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     @property
     def checkpoints_path(self) -> Path:
@@ -268,7 +268,7 @@ def write_ended_run(
     """Write the records of a run that ended elsewhere; the run cannot be resumed."""
     path.mkdir(parents=True, exist_ok=True)
     _write_record(path, RunRecord(identity, data_hash, run.to_dict(), None, {"imported": True}))
-    write_atomically(path / "metrics.jsonl", _as_lines(metrics))
+    write_atomically(path / METRICS, _as_lines(metrics))
     write_record(path / "summary.json", result.to_dict())
 
 

@@ -23,6 +23,7 @@ from expertp.training.loop import StepOutcome, TrainingLoop, check_run, determin
 from expertp.training.ranks import ALONE, Ranks
 from expertp.training.records import RunResult, Status, StepMetrics
 from expertp.training.resolution import resolved
+from expertp.training.speed import product_speed
 from expertp.training.store import RunDirectory, open_run
 from expertp.util.machine import processor_name, rank_and_ranks
 
@@ -102,6 +103,7 @@ class _RecordedRun:
         self.loop, self.directory, self.trackers = loop, directory, trackers
         self.train, self.ranks = loop.run.train, loop.ranks
         self.pending: list[StepMetrics] = []
+        self.product_speed = product_speed(loop.device, loop.dtype)
         self.seconds_before = self._resume()
         self.steps_before = self.saved_step = loop.steps_done
         self.started = self.saved_at = self.flushed_at = time.monotonic()
@@ -151,6 +153,7 @@ class _RecordedRun:
         has_experts = load_LE.numel() > 0
         here = time.monotonic() - self.started
         tokens_here = (loop.steps_done - self.steps_before) * self.train.batch_tokens
+        speed = tokens_here / max(here, 1e-9)
         return StepMetrics(
             step=loop.steps_done,
             loss=outcome.loss,
@@ -161,7 +164,8 @@ class _RecordedRun:
             dead_experts=tuple((load_LE == 0).sum(-1).tolist() if has_experts else ()),
             bias_range=tuple(loop.model.bias_ranges()),
             seconds=round(self.seconds_before + here, 3),
-            tokens_per_second=round(tokens_here / max(here, 1e-9), 1),
+            tokens_per_second=round(speed, 1),
+            product_share=round(speed * loop.run.model.flops_per_token() / self.product_speed, 4),
         )
 
     def _flush(self) -> None:

@@ -41,9 +41,14 @@ class Holder:
     is_released: bool = False
 
     @property
+    def is_here(self) -> bool:
+        """Whether its number is that of a process of this machine."""
+        return self.space == process_space()
+
+    @property
     def is_dead(self) -> bool:
         """Whether the process is known to have ended: that of another machine is not."""
-        return self.space == process_space() and not lives(self.pid)
+        return self.is_here and not lives(self.pid)
 
 
 def lease_seconds() -> float:
@@ -133,8 +138,7 @@ class Leases:
             return None
         if holder is None or holder.is_released or holder.is_dead:
             return None
-        is_here = holder.space == process_space()
-        return holder if is_here or age < 2 * lease_seconds() else None
+        return holder if holder.is_here or age < 2 * lease_seconds() else None
 
     def names(self) -> list[str]:
         """Return the names of all leases that were ever held and not forgotten."""

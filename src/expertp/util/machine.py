@@ -51,6 +51,20 @@ def lives(pid: int) -> bool:
     return True
 
 
+def core_share(pid: int) -> float | None:
+    """Return the CPU time of a process of this machine divided by its age; None if the system does not say.
+
+    It is about 1 for a process that computes with one thread on a core of its own.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
+        ticks = os.sysconf("SC_CLK_TCK")
+        return (int(fields[11]) + int(fields[12])) / ticks / max(uptime - int(fields[19]) / ticks, 1.0)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 @cache
 def process_space() -> str:
     """Return what tells where a process number means something: the boot of a machine and the container on it.

@@ -73,3 +73,27 @@ def student_t(n: int) -> float:
     from scipy.special import stdtrit  # the same numbers as scipy.stats.t, and a third of its import time
 
     return float(stdtrit(n - 1, 1 - TAIL)) if n > 1 else math.nan
+
+
+@dataclass
+class RunningMean:
+    """The mean of a series in which older values count less and less.
+
+    Args:
+        memory: number of values that count, about.
+
+    >>> mean = RunningMean(memory=2)
+    >>> [round(mean.add(value), 3) for value in (4.0, 1.0, 1.0, math.nan)]
+    [4.0, 2.0, 1.429, 1.429]
+    """
+
+    memory: float = 20.0
+    _sum: float = 0.0
+    _weight: float = 0.0
+
+    def add(self, value: float) -> float:
+        """Return the mean with one more value; values that are not finite do not count."""
+        if math.isfinite(value):
+            keep = 1 - 1 / self.memory
+            self._sum, self._weight = keep * self._sum + value, keep * self._weight + 1
+        return self._sum / self._weight if self._weight else math.nan

@@ -1,0 +1,98 @@
+"""A tracker's process, `python -m expertp.training.tracker_process`: reads what `ProcessTracker` writes, lines of JSON.
+
+The first line describes the run, the others its steps; the last says that the run has ended. Without it, the run was
+killed, and is marked as failed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+PROJECT = "expertp"
+
+
+class Sink(Protocol):
+    """Where metrics go."""
+
+    def log(self, scalars: Mapping[str, float], step: int) -> None:
+        """Store the numbers of one step."""
+
+    def finish(self, has_ended: bool) -> None:
+        """Store what is left; `has_ended` is False for a run that was killed."""
+
+
+class WandbSink:
+    """A run of Weights & Biases; offline, its files are in `wandb/` in the run's directory, for `wandb sync`."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=PROJECT,
+            name=head["name"],
+            group=head["group"] or None,
+            job_type=head["kind"] or None,
+            config={**head["config"], **head["run"]},
+            dir=head["out"],
+            mode="offline" if head["tracker"] == "wandb-offline" else None,
+            settings=wandb.Settings(console="off", x_disable_stats=True, disable_git=True, disable_code=True),
+        )
+        self._run.summary.update(dict(head["summary"]))
+
+    def log(self, scalars: Mapping[str, float], step: int) -> None:
+        """See `Sink`."""
+        self._run.log(dict(scalars), step=step)
+
+    def finish(self, has_ended: bool) -> None:
+        """See `Sink`."""
+        self._run.finish(exit_code=0 if has_ended else 1)
+
+
+class TrackioSink:
+    """A run of trackio, in its local database."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        import trackio
+
+        self._trackio = trackio
+        trackio.init(
+            project=PROJECT,
+            name=head["name"],
+            group=head["group"] or None,
+            config={"kind": head["kind"], **head["config"], **head["run"], **head["summary"]},
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log(self, scalars: Mapping[str, float], step: int) -> None:
+        """See `Sink`."""
+        self._trackio.log(dict(scalars), step=step)
+
+    def finish(self, has_ended: bool) -> None:
+        """See `Sink`."""
+        del has_ended
+        self._trackio.finish()
+
+
+def pass_on(lines: Iterable[str]) -> None:
+    """Send a run to its tracker."""
+    source = iter(lines)
+    head = json.loads(next(source))
+    sink: Sink = TrackioSink(head) if head["tracker"] == "trackio" else WandbSink(head)
+    has_ended = False
+    for line in source:
+        message = json.loads(line)
+        if message.get("end"):
+            has_ended = True
+        else:
+            sink.log(message["scalars"], message["step"])
+    sink.finish(has_ended)
+
+
+if __name__ == "__main__":
+    pass_on(sys.stdin)
