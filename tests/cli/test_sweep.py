@@ -45,7 +45,7 @@ def test_a_dry_run_tells_the_cost_and_trains_nothing(study_file: Path, tmp_path:
 
 
 def test_a_dry_run_prints_the_cost_before_it_opens_the_data(study_file: Path, say: Say) -> None:
-    code, out, err = say("sweep", study_file, "--dry-run", "train.data=nowhere")
+    code, out, err = say("sweep", study_file, "--dry-run", "--workers", "2", "train.data=nowhere")
     assert (code, err.count("\n")) == (2, 1)
     assert "total: 4.61k tokens, 1.3e+09 FLOPs, 5 MiB of disk" in out
 
