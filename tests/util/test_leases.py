@@ -204,3 +204,13 @@ def test_a_file_in_the_place_of_a_lease_is_held_by_nobody(tmp_path: Path) -> Non
     (tmp_path / "run").write_text("x")
     assert Leases(tmp_path).holder("run") is None
     assert Leases(tmp_path).held_by(os.getpid()) == []
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to(path.name), os.mkfifo, Path.mkdir])
+def test_what_is_no_file_in_the_place_of_a_lease_is_over(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / "run").mkdir()
+    make(tmp_path / "run/1.json")
+    leases = Leases(tmp_path)
+    assert leases.holder("run") is None
+    with leases.hold("run", "busy") as lease:
+        assert lease.path.name == "2.json"

@@ -132,11 +132,12 @@ class Leases:
     def holder(self, name: str) -> Holder | None:
         """Return who seems to hold a lease now, by the clock of this machine; None if nobody does."""
         path = self._path(name, self._last_number(name))
-        try:
-            holder, age = _read(path), time.time() - path.stat().st_mtime
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        holder = _read(path)
         if holder is None or holder.is_released or holder.is_dead:
+            return None
+        try:
+            age = time.time() - path.stat().st_mtime
+        except FileNotFoundError:  # it has just been forgotten
             return None
         return holder if holder.is_here or age < 2 * lease_seconds() else None
 
@@ -161,6 +162,8 @@ class Leases:
     def _is_over(self, path: Path, seconds: float) -> bool:
         holder = _read(path)
         if holder is not None and (holder.is_released or holder.is_dead):
+            return True
+        if os.path.lexists(path) and not path.is_file():  # a link that leads to itself, a pipe: nobody's
             return True
         try:
             with path.open("rb") as file:  # opening asks the file server, where a bare stat may answer from a cache
