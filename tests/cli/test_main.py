@@ -248,8 +248,9 @@ def test_several_ranks_are_refused_by_all_of_them_and_one_says_so(how: tuple[str
         "expertp: a launcher has started 2 processes, but `expertp sweep` is one process; start it without torchrun or "
         "srun -n (and unset WORLD_SIZE)"
     ]
-    codes = re.findall(r"exitcode *: (-?\d+)", finished.stderr)
-    assert set(codes) == {"2"}
+    codes = set(re.findall(r"exitcode *: (-?\d+)", finished.stderr))
+    assert "2" in codes
+    assert codes <= {"2", "-15"}  # torchrun ends a rank that has not yet started when rank 0 has ended
     assert not list(tmp_path.iterdir())
 
 

@@ -9,18 +9,18 @@ CLAIM = "At sparsity 1/12 and on another corpus, the optimal learning rate and i
 TWELFTH_SIZES: Sizes = {**SIZES, "experts": [24, 48, 96]}
 TWELFTH_PAPER_SIZES: Sizes = {"width": [512, 1024], "experts": [12, 24, 48], "alpha": [1, 2, 4]}
 # The corpus has a learning rate and an init std of its own, from a pilot at the base with the seeds 100 and 101.
-CPU = {"corpus": "builtin", "base": {"n_exp": 24}, "hps": {"lr": 2**-7.5, "init_std": 1 / 16}, "lr_octaves": AROUND}
+CPU = {"corpus": "builtin", "base": {"n_exp": 24}, "hps": {"lr": 2**-7.5, "init_std": 1 / 16}}
 PAPER = {"corpus": "c4", "base": {"n_exp": 12}}
 
 STUDY = PaperStudy(
     "transfer-twelfth",
-    cpu={**CPU, **with_controls(TWELFTH_SIZES)},
+    cpu={**CPU, "lr_octaves": AROUND, **with_controls(TWELFTH_SIZES)},
     paper={**PAPER, "axes": TWELFTH_PAPER_SIZES},
     is_adaptive=True,
 )
 STUDY_OF_DEPTH = PaperStudy(
     "transfer-twelfth-depth",
-    cpu={**CPU, "base": {"n_exp": 24, "n_layer": 4}, **DEPTH},
+    cpu={**CPU, "lr_octaves": AROUND, "base": {"n_exp": 24, "n_layer": 4}, **DEPTH},
     paper={**PAPER, "axes": PAPER_SIZES_OF_DEPTH},
     is_adaptive=True,
 )
