@@ -4,7 +4,7 @@
     python -m benchmarks.family_coordinates prepared/bytes --out docs/results/families
 
 Needs the extra `[hf]`. For each family and rule set, the learning rate is that of the lowest loss at the base, on seeds
-that the check does not use. Writes learning-rates.csv, slopes.csv and README.md. Takes about 40 minutes on one core.
+that the check does not use. Writes learning-rates.csv, slopes.csv and README.md.
 """
 
 import argparse
@@ -139,9 +139,9 @@ def page(slopes: Sequence[FamilySlope]) -> str:
     lines = [
         "# Coordinate checks of three families",
         "",
-        "Slope of log size against log scale after training steps (x1, x2, x4; mean over 3 seeds and the recorded "
-        f"steps from {STEPS // 3 + 1} to {STEPS}), at the learning rate that is best for the base after {TUNING_STEPS} "
-        "steps. "
+        f"Slope of log size against log scale after training steps (x1, x2, x4; mean over {len(SEEDS)} seeds and the "
+        f"recorded steps from {STEPS // 3 + 1} to {STEPS}), at the learning rate that is best for the base after "
+        f"{TUNING_STEPS} steps. "
         "The base has 64 channels, 4 layers, and 8 experts of 32 hidden units, 2 of them active. `native` is the "
         "family's own init with one learning rate.",
         "",
