@@ -72,7 +72,7 @@ INSIDE = {
         ("cost", "early_stopping", "forecast", "load", "table"),
         ("results",),
         ("store",),
-        ("progress", "executors.local", "executors.slurm_jobs"),
+        ("progress", "executors.processes", "executors.local", "executors.slurm_jobs"),
         ("sweep", "executors.ray", "executors.slurm", "executors.task"),
         ("executors.worker",),
     ),

@@ -15,7 +15,9 @@ from runs import study_tree, tiny_study, write_tokens
 
 from expertp.errors import InputError, RunError
 from expertp.study import sweep as module
-from expertp.study.executors.local import EXIT_NOT_WRITABLE, EXIT_TOLD, LocalExecutor
+from expertp.study.executors import local
+from expertp.study.executors.local import EXIT_NOT_WRITABLE, EXIT_PARTED, EXIT_TOLD, LocalExecutor
+from expertp.study.executors.processes import start_worker
 from expertp.study.load import build_study
 from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
 from expertp.study.sweep import InProcess, run_study, sweep, work
@@ -49,7 +51,7 @@ def test_runs_of_axes_with_a_verdict_come_first(data, tmp_path, monkeypatch):
     directory = open_study(tmp_path, spec.replace(axes={"depth": zero_shot_only, **spec.axes}))
     tried = []
     monkeypatch.setattr(
-        module, "_try_one", lambda _, identity, __: tried.append(directory.runs[identity].model) or True
+        module, "_try_one", lambda _, identity, *__: tried.append(directory.runs[identity].model) or True
     )
     work(directory, should_stop=lambda: len(tried) >= len(directory.runs))
     is_deep = [model.n_layer > spec.base.n_layer for model in tried]
@@ -208,6 +210,43 @@ def test_worker_processes_end_as_one_process_does(data, tmp_path):
     assert victims
     assert {result.status for result in results} == {"finished"}
     assert rows(tmp_path / "killed") == rows(tmp_path / "quiet")
+
+
+@pytest.mark.heavy
+def test_two_processes_train_a_run_as_one_does_and_the_loss_of_one_is_noticed(data, tmp_path, monkeypatch):
+    """Rank 1 of a worker is killed in the middle of a run: the worker is replaced, and the results are the same."""
+    tree = study_tree(data, grid=(-6,), seeds=(0,), steps=60, eval_every=60, micro_batch=4, checkpoint_steps=5)
+    study = build_study({**tree, "verdict": None}, "study:")
+    sweep(open_study(tmp_path / "one", study), InProcess())
+    directory = open_study(tmp_path / "two", study.replace(processes=2))
+    workers, lost = [], []
+    monkeypatch.setattr(local, "start_worker", lambda *each: workers.append(start_worker(*each)) or workers[-1])
+
+    def kill_rank_1():
+        if not lost and list(directory.path.glob("runs/*/checkpoints/step-*")):
+            lost.append(workers[0].ranks[1].pid)
+            workers[0].ranks[1].kill()
+
+    results = sweep(directory, LocalExecutor(workers=1), tick=kill_rank_1).results
+    assert {result.status for result in results} == {"finished"}
+    assert rows(tmp_path / "two") == rows(tmp_path / "one")
+    assert lost
+    assert [[rank.returncode for rank in worker.ranks] for worker in workers] == [
+        [EXIT_PARTED, -signal.SIGKILL],
+        [0, 0],
+    ]
+    assert {directory.directory(identity).summary().world_size for identity in directory.runs} == {2}
+
+
+def test_runs_that_processes_cannot_share_are_refused_before_anything_is_written(data, tmp_path):
+    study = tiny_study(data)
+    for changed, message in (
+        (study.replace(processes=3), "3 processes cannot share a batch of 8 sequences evenly"),
+        (study.replace(processes=2, parallel={"experts": 4}), "parallel.experts=4 does not divide the 2 processes"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_study(tmp_path / "study", changed)
+    assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.until:
         study = _with_choice(study, args.out)
-    executor = choose_executor(args)
+    executor = choose_executor(args, study.processes)
     if args.out is None and not (args.dry_run and executor.trains_here):
         raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
     if not executor.trains_here:  # another machine may start in another directory
@@ -102,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
     return train(study, args.out, executor, None if args.minutes is None else args.minutes * 60)
 
 
-def choose_executor(args: argparse.Namespace) -> "Executor":
-    """Return the executor of a sweep, and refuse options that do not belong to it."""
+def choose_executor(args: argparse.Namespace, processes: int) -> "Executor":
+    """Return the executor of a sweep whose workers have a number of processes; refuse options of other executors."""
     for option, value, name in (("--sbatch", args.sbatch, "slurm"), ("--address", args.address, "ray")):
         if value is not None and args.executor != name:
             raise InputError(f"{option} goes with --executor {name}")
@@ -117,7 +117,7 @@ def choose_executor(args: argparse.Namespace) -> "Executor":
         return RayExecutor(args.workers or TASKS, args.address)
     from expertp.study.executors.local import LocalExecutor
 
-    return LocalExecutor(args.workers or usable_cores())
+    return LocalExecutor(args.workers or max(1, usable_cores() // processes))
 
 
 def _with_choice(study: StudySpec, out: str | None) -> StudySpec:

@@ -202,6 +202,7 @@ def run_of(study: StudySpec, model: Model, hps: BaseHPs, seed: int) -> RunSpec:
         model=model,
         hps=hps,
         train=_seeded(study.train, seed),
+        parallel=study.parallel,
         allow_kappa_change=study.allow_kappa_change and model.kappa != study.base.kappa,
     )
 

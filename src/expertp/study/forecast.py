@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from expertp.spec import Model, RunSpec
+from expertp.spec import Model, ParallelSpec, RunSpec
 
 if TYPE_CHECKING:
     from expertp.data import Dataset
@@ -69,7 +69,8 @@ def forecast(
         limit: seconds for timing models. The models are timed from small to large while the steps of the next one are
             expected to fit.
     """
-    examples = {run.model: run for run in sorted(runs, key=lambda run: run.model.flops_per_token())}
+    alone = [run.replace(parallel=ParallelSpec()) for run in sorted(runs, key=lambda run: run.model.flops_per_token())]
+    examples = {run.model: run for run in alone}  # steps are timed in this process, whatever trains the runs
     counts = Counter(run.model for run in runs)
     known, speed = _timed(list(examples.values()), dataset, limit)
     seconds = with_all_models(known, tuple(examples)) or {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from expertp.spec import AnyModel, BaseHPs, Finite, Name, Ratio, Spec, TrackerName, TrainSpec
+from expertp.spec import AnyModel, BaseHPs, Finite, Name, ParallelSpec, Ratio, Spec, TrackerName, TrainSpec
 
 HP = Literal["log2_lr", "log2_init_std"]
 HPS: tuple[HP, ...] = get_args(HP)
@@ -163,6 +163,8 @@ class StudySpec(Spec):
     allow_kappa_change: bool = Field(False, description="needed by fixed_topk, and by joint sizes of another sparsity")
     keep_checkpoints: bool = Field(False, description="keep the last checkpoints of runs that have ended")
     trackers: tuple[TrackerName, ...] = Field((), description="programs that get the metrics of every run, too")
+    processes: int = Field(1, gt=0, description="processes of one machine that train a run together")
+    parallel: ParallelSpec = Field(ParallelSpec(), description="how they share its model; the same as in a run file")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -334,12 +334,15 @@ def preview_study(
     from expertp.data import check_vocab, open_dataset
     from expertp.training.build import check_model
     from expertp.training.loop import resolve_device
+    from expertp.training.parallel import check_layout
+    from expertp.training.ranks import Ranks
 
     path, device = Path(path), resolve_device(study.train) if trains_here else study.train.device
     dataset = open_dataset(study.train.data)
     check_vocab(dataset, study.base.vocab_size)
     for run in {(cell.size.model, cell.arm): cell.run for cell in expand(study)}.values():
         check_model(run, device)
+        check_layout(run, Ranks(size=study.processes))
     data_hash = dataset.content_hash
     if (path / "study.json").exists():
         before = read_study(path)

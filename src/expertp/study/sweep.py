@@ -24,6 +24,7 @@ from expertp.study.executors.local import LocalExecutor
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory, open_study
 from expertp.study.table import DONE, ENDED, StudyTable
+from expertp.training.ranks import ALONE, Ranks, naming_lost_ranks
 from expertp.training.trackers import Labels, make_tracker
 from expertp.training.train import Tracker, train
 from expertp.util.files import not_writable, stopping_on_full_disk
@@ -130,22 +131,40 @@ def sweep(
     return directory.table()
 
 
-def work(directory: StudyDirectory, should_stop: Callable[[], bool]) -> None:
+class PartedError(Exception):
+    """A run has failed on some ranks of a worker while others wait for it: the worker must be started again."""
+
+
+def work(directory: StudyDirectory, should_stop: Callable[[], bool], ranks: Ranks = ALONE) -> None:
     """Train missing runs until all have ended or `should_stop` returns True.
 
     A run that another worker holds is skipped and looked at again later: that worker may be killed. A full disk stops
     the worker with a `FullDiskError`: it is not the failure of a run.
+
+    Args:
+        directory: the study.
+        should_stop: called often, on every rank.
+        ranks: the processes of this worker. Rank 0 takes the runs, and the others train them with it.
     """
+    if ranks.is_first:
+        _take_runs(directory, should_stop, ranks)
+        ranks.first(lambda: None)
+        return
+    while (identity := ranks.first(lambda: None)) is not None:
+        train(directory.runs[identity], directory.place(identity), (), should_stop, ranks)
+
+
+def _take_runs(directory: StudyDirectory, should_stop: Callable[[], bool], ranks: Ranks) -> None:
     left = list(directory.training_order)
     with stopping_on_full_disk(directory.path):
         while left and not should_stop():
             left = [identity for identity in left if directory.result(identity).status not in ENDED]
-            has_worked = [_try_one(directory, identity, should_stop) for identity in left if not should_stop()]
+            has_worked = [_try_one(directory, identity, should_stop, ranks) for identity in left if not should_stop()]
             if left and not any(has_worked):
                 time.sleep(WAIT_SECONDS)
 
 
-def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[], bool]) -> bool:
+def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[], bool], ranks: Ranks) -> bool:
     """Train a run unless it has ended, another worker holds it or its zero-shot run has not ended.
 
     Returns:
@@ -156,8 +175,9 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
         return False
     if zero_shot is not None and directory.result(zero_shot).status not in ENDED:
         return False
+    has_begun = False
     try:
-        with directory.at_work(identity) as lease:
+        with directory.at_work(identity) as lease, naming_lost_ranks():
             watch = _watch(directory, identity, zero_shot)
 
             def is_over() -> bool:
@@ -165,17 +185,22 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
                 return should_stop() or (watch is not None and watch.stop is not None)
 
             trackers = (*([] if watch is None else [watch]), *_trackers(directory, identity))
-            result = train(directory.runs[identity], directory.place(identity), trackers, is_over)
+            has_begun = ranks.first(lambda: identity) is not None
+            result = train(directory.runs[identity], directory.place(identity), trackers, is_over, ranks)
             if watch is not None and watch.stop is not None and not result.has_ended:
                 directory.note_stop(identity, watch.stop)
             if result.has_ended and not directory.study.keep_checkpoints:
                 directory.drop_checkpoints(identity)
     except BusyError:
+        if has_begun and not ranks.is_alone:
+            raise PartedError from None
         return False
     except Exception as error:  # a run that fails must not stop the others
         if not_writable(error) is not None:
             raise
         directory.note_failure(identity, OUT_OF_MEMORY if is_out_of_memory(error) else _described(error))
+        if not ranks.is_alone:
+            raise PartedError from error
     release_memory()
     return True
 

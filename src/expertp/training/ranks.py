@@ -114,7 +114,7 @@ def launched_ranks() -> Iterator[Ranks]:
     local_rank, local_size = local_rank_and_ranks()
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())  # srun may give every rank a device of its own
-    with _naming_lost_ranks():
+    with naming_lost_ranks():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
             init_method=meeting_place(os.environ),
@@ -164,7 +164,7 @@ def _to_tell(error: Exception) -> Exception:
 
 
 @contextmanager
-def _naming_lost_ranks() -> Iterator[None]:
+def naming_lost_ranks() -> Iterator[None]:
     """Raise `RunError` where a collective failed because another process has ended."""
     try:
         yield

@@ -83,17 +83,19 @@ def test_an_array_over_two_nodes_trains_what_one_process_does(
     assert jobs_of(directory).job == jobs.job, "nothing is left to submit"
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_when_it_is_requeued(
     slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
 ) -> None:
-    study = four_runs(data)
-    directory = open_elsewhere(tmp_path, study)
+    """Two processes train each run."""
+    study = four_runs(data, micro_batch=4, steps=50, eval_every=50)
+    directory = open_elsewhere(tmp_path, study.replace(processes=2))
     # What a preemption with a grace time does: the worker is told, and the job itself is not requeued.
     tell = Once(slurm, directory, lambda: slurm.ask("scancel", "--signal=TERM", jobs_of(directory).job))
-    sweep(directory, SlurmExecutor(1), tick=tell)
+    sweep(directory, SlurmExecutor(1, ("--cpus-per-task=1",)), tick=tell)  # all that a node of the test has
     assert tell.has_acted
     assert rows(tmp_path) == quiet(study)
+    assert {directory.directory(identity).summary().world_size for identity in directory.runs} == {2}
     (log,) = (tmp_path / "slurm").glob("*.log")
     assert "Exited with exit code 75" in log.read_text()
 

@@ -2,17 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from expertp.errors import InputError, RunError
+from expertp.study.executors.processes import WorkerProcesses, start_worker
 from expertp.study.store import StudyDirectory
 from expertp.util.files import NOT_WRITABLE
 from expertp.util.machine import host
+from expertp.util.text import plural
 
 POLL_SECONDS = 0.2
 # Number of workers that may die outside of a run before the sweep gives up.
@@ -23,18 +23,18 @@ EXIT_NOT_WRITABLE = {number: 70 + place for place, number in enumerate(NOT_WRITA
 EXIT_REFUSED = 2
 # Exit code of a worker, or of a job, that was told to stop while runs are left: start it again (sysexits' EX_TEMPFAIL).
 EXIT_TOLD = 75
-# Environment variables that set the number of threads of torch's libraries.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Exit code of a worker of several processes that have parted because of a failed run, which is noted: start it again.
+EXIT_PARTED = 76
 
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Starts worker processes, and replaces those that were killed.
+    """Starts workers, and replaces those that were killed. A worker has as many processes as a run of the study needs.
 
     Small models gain little from a second thread: several workers with one thread each are fastest.
 
     Args:
-        workers: number of processes.
+        workers: number of workers.
         threads: number of threads per process.
         name: begins the names of the workers' logs; default: the name of this machine.
     """
@@ -50,7 +50,7 @@ class LocalExecutor:
 
     def describe(self, directory: StudyDirectory) -> str:
         """See `expertp.study.sweep.Executor`."""
-        return f"{self.workers} processes on this machine for {directory.path}"
+        return f"{plural(self.workers, 'worker')} on this machine for {directory.path}"
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.study.sweep.Executor`."""
@@ -62,8 +62,8 @@ class LocalExecutor:
                 tick()
                 if should_stop():
                     return
-                for number, process in list(alive.items()):
-                    code = process.poll()
+                for number, worker in list(alive.items()):
+                    code = worker.poll()
                     if code is None:
                         continue
                     del alive[number]
@@ -73,7 +73,7 @@ class LocalExecutor:
                         raise InputError(_last_line(self._log(directory, number)))
                     if code == 0:
                         continue
-                    deaths += not self._blames_a_run(directory, process)
+                    deaths += code != EXIT_PARTED and not self._blames_a_run(directory, worker.pid, code)
                     if deaths > MOST_DEATHS:
                         raise RunError(
                             f"too many workers died; the last {_how(code)}, see {self._log(directory, number)}"
@@ -82,31 +82,28 @@ class LocalExecutor:
         finally:
             _end(alive)
 
-    def _start(self, directory: StudyDirectory, number: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "expertp.study.executors.worker", str(directory.path), str(os.getpid())]
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(self.threads))}
-        with self._log(directory, number).open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    def _start(self, directory: StudyDirectory, number: int) -> WorkerProcesses:
+        return start_worker(directory.path, self._log(directory, number), self.threads, directory.study.processes)
 
     def _log(self, directory: StudyDirectory, number: int) -> Path:
         return directory.path / "workers" / f"{self.name or host()}-{number}.log"
 
     @staticmethod
-    def _blames_a_run(directory: StudyDirectory, process: subprocess.Popen[bytes]) -> bool:
+    def _blames_a_run(directory: StudyDirectory, pid: int, code: int) -> bool:
         """Record a worker's death as the failure of the run that it was training; return False if there was none."""
-        identity = directory.was_at(process.pid)
-        if identity is None or process.returncode in (0, EXIT_TOLD):
+        identity = directory.was_at(pid)
+        if identity is None or code in (0, EXIT_TOLD):
             return False
-        directory.note_failure(identity, f"the worker {_how(process.returncode)}; is there enough memory?")
+        directory.note_failure(identity, f"the worker {_how(code)}; is there enough memory?")
         return True
 
 
-def _end(alive: Mapping[int, subprocess.Popen[bytes]]) -> None:
+def _end(alive: Mapping[int, WorkerProcesses]) -> None:
     """Tell workers to save and stop, and wait for them."""
-    for process in alive.values():
-        process.send_signal(signal.SIGTERM)
-    for process in alive.values():
-        process.wait()
+    for worker in alive.values():
+        worker.end()
+    for worker in alive.values():
+        worker.wait()
 
 
 def _last_line(log: Path) -> str:

@@ -51,8 +51,8 @@ class RayExecutor:
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.study.sweep.Executor`."""
         with _connected(self.address) as ray:
-            gpus = _gpus(directory, ray.cluster_resources())
-            task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=-1)(run_job)
+            gpus, processes = _gpus(directory, ray.cluster_resources()), directory.study.processes
+            task = ray.remote(num_cpus=processes, num_gpus=gpus * processes, max_retries=-1)(run_job)
             path = str(directory.path.absolute())
             tasks = {task.remote(path, f"ray-{number}"): number for number in range(self.workers)}
             look_at = 0.0
@@ -100,7 +100,7 @@ def _goes_on(code: int, directory: StudyDirectory, number: int) -> bool:
 
 
 def _gpus(directory: StudyDirectory, resources: dict[str, float]) -> int:
-    """Return the number of GPUs of a task."""
+    """Return the number of GPUs of a process."""
     asked = directory.study.train.device if directory.device == AUTO else directory.device
     if asked == "cuda" and not resources.get("GPU"):
         raise InputError(

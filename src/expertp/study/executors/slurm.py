@@ -80,6 +80,7 @@ class SlurmExecutor:
         return [
             *("sbatch", "--parsable", f"--job-name=expertp-{directory.path.absolute().name}"),
             f"--array=0-{max(1, min(self.workers, missing)) - 1}",
+            f"--cpus-per-task={directory.study.processes}",
             f"--output={str(folder).replace('%', '%%')}/%A_%a.log",
             *(*self.options, str(folder / SCRIPT_FILE)),
         ]
