@@ -75,13 +75,13 @@ class SlurmExecutor:
 
     def command(self, directory: StudyDirectory) -> list[str]:
         """Return the command that submits the script; options of the user come last, so they count."""
-        folder = directory.path.absolute() / FOLDER
+        folder, processes = directory.path.absolute() / FOLDER, directory.study.processes
         missing = sum(result.status not in ENDED for result in directory.results())
         return [
             *("sbatch", "--parsable", f"--job-name=expertp-{directory.path.absolute().name}"),
             f"--array=0-{max(1, min(self.workers, missing)) - 1}",
-            f"--cpus-per-task={directory.study.processes}",
             f"--output={str(folder).replace('%', '%%')}/%A_%a.log",
+            *([f"--cpus-per-task={processes}"] if processes > 1 else []),
             *(*self.options, str(folder / SCRIPT_FILE)),
         ]
 
