@@ -185,29 +185,42 @@ def test_all_backends_apply_spread_experts(data: Path, tmp_path: Path, backend: 
 
 @pytest.mark.slow
 def test_every_layout_loads_the_checkpoints_of_every_layout(data: Path, tmp_path: Path) -> None:
-    """Saved right after a validation; and on the same layout, 5 + 3 steps are 8 steps, to the bit."""
+    """Saved right after a validation; and on the same layout, 10 + 10 steps are 20 steps, to the bit."""
     for size in (2, 4):
         jobs = []
         for name in (name for name, (ranks, _) in LAYOUTS.items() if ranks == size):
-            run, out, whole = tree(data, LAYOUTS[name][1]), str(tmp_path / name), str(tmp_path / f"{name}, whole")
-            jobs += [{"do": "train", "run": run, "out": out, "stop": [0, 5]}, {"do": "train", "run": run, "out": whole}]
+            run, out, whole = (
+                tree(data, LAYOUTS[name][1], steps=20),
+                str(tmp_path / name),
+                str(tmp_path / f"{name}, whole"),
+            )
+            jobs += [
+                {"do": "train", "run": run, "out": out, "stop": [0, 10]},
+                {"do": "train", "run": run, "out": whole},
+            ]
         do_jobs(size, tmp_path / f"save {size}", jobs, seconds=500)
-    in_one_process(tree(data), tmp_path / "one", stop_after=5)
+    in_one_process(tree(data, steps=20), tmp_path / "one", stop_after=10)
     expected = {name: hashes(saved_state(tmp_path / name)) for name in LAYOUTS}
     assert all(len(each) == 4 * 26 - 4 - 2 for each in expected.values()), "26 tensors, 24 of them with three states"
     for size in (2, 4):
         pairs = [(to, begun) for to, (ranks, _) in LAYOUTS.items() if ranks == size for begun in LAYOUTS]
-        jobs = [{"do": "load", "run": tree(data, LAYOUTS[to][1]), "out": str(tmp_path / begun)} for to, begun in pairs]
+        jobs = [
+            {"do": "load", "run": tree(data, LAYOUTS[to][1], steps=20), "out": str(tmp_path / begun)}
+            for to, begun in pairs
+        ]
         for rank in do_jobs(size, tmp_path / f"load {size}", jobs, seconds=500):
             for (to, begun), found in zip(pairs, rank, strict=True):
                 assert found == expected[begun], (begun, to)
     for size in (2, 4):
         again = [name for name, (ranks, _) in LAYOUTS.items() if ranks == size]
-        jobs = [{"do": "train", "run": tree(data, LAYOUTS[name][1]), "out": str(tmp_path / name)} for name in again]
+        jobs = [
+            {"do": "train", "run": tree(data, LAYOUTS[name][1], steps=20), "out": str(tmp_path / name)}
+            for name in again
+        ]
         do_jobs(size, tmp_path / f"continue {size}", jobs, seconds=500)
         for name in again:
             assert hashes(saved_state(tmp_path / name)) == hashes(saved_state(tmp_path / f"{name}, whole")), name
-            loop = TrainingLoop(build(RunSpec, tree(data), "run"), open_dataset(data), "cpu")
+            loop = TrainingLoop(build(RunSpec, tree(data, steps=20), "run"), open_dataset(data), "cpu")
             saved = resume(read_run(tmp_path / name))
             assert saved is not None
             loop.restore(saved.step, saved.tensors)

@@ -56,14 +56,15 @@ def wait_until(condition: object, seconds: float = 120.0) -> None:
 
 @pytest.mark.slow
 def test_random_kills(data: Path, tmp_path: Path) -> None:
-    """One rank gets SIGKILL or SIGTERM, or the launcher is killed; then the same command continues."""
+    """One rank gets SIGKILL or SIGTERM, or the launcher is killed; then the run continues, by -m or --no-python."""
     run, out, chance = run_tree(data, train=TREE), tmp_path / "run", random.Random(0)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "expertp"]
-    command += ["train", str(tmp_path / "run.yaml"), "--out", str(out)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["train", str(tmp_path / "run.yaml"), "--out", str(out)]
+    commands = [[*launcher, *how, *arguments] for how in (("-m", "expertp"), ("--no-python", "expertp"))]
     for number in range(KILLS):
         before = newest(out)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(commands[number % 2], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if number % 5:  # every fifth is killed at any time of its start
             wait_until(lambda before=before: newest(out) > before)
             time.sleep(chance.uniform(0, 0.5))
@@ -83,7 +84,7 @@ def test_random_kills(data: Path, tmp_path: Path) -> None:
             assert read_run(out).summary().status == "stopped"
             assert read_run(out).summary().step == newest(out), "saved at the step at which all ranks stopped"
     assert newest(out) < TREE["steps"], "all kills must hit the run"
-    subprocess.run(command, check=True, capture_output=True, timeout=500)
+    subprocess.run(commands[1], check=True, capture_output=True, timeout=500)
     train(build(RunSpec, run, "run"), tmp_path / "whole")
     assert_equal(out, tmp_path / "whole")
     assert read_run(out).summary().world_size == 2
