@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,8 @@ def test_a_study_of_sixty_runs_is_watched_through_a_kill_within_two_percent(brow
     (tmp_path / "study.yaml").write_text(json.dumps(tree), encoding="utf-8")
     out = tmp_path / "study"
     sweep = ("sweep", tmp_path / "study.yaml", "--out", out, "--workers", "1")
-    with start("watch", out, "--port", "0", stdout=subprocess.PIPE) as server:
+    with start("watch", out, "--port", "0", stdout=subprocess.PIPE) as server, ExitStack() as stack:
+        stack.callback(server.send_signal, signal.SIGINT)
         address = server.stdout.readline().split(" at ")[1].split()[0]
         page = open_page(browser, address)
         page.set_default_timeout(1_800_000)
@@ -60,15 +62,15 @@ def test_a_study_of_sixty_runs_is_watched_through_a_kill_within_two_percent(brow
         first.wait()
         page.get_by_text("No worker is active").wait_for()
         second = start(*sweep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        page.get_by_text("in training").wait_for()
+        page.locator("#now-head", has_text="in training").wait_for()
         wait_for_title(page, "(59|60)/60")
         of_server = cpu_seconds(server.pid)
         wait_for_title(page, "60/60")
         _, code, usage = os.wait4(second.pid, 0)
-        assert os.waitstatus_to_exitcode(code) == 0
+        second.returncode = os.waitstatus_to_exitcode(code)
+        assert second.returncode == 0
         page.get_by_text("The report below is complete").wait_for()
         after = cpu_seconds(server.pid)
-        server.send_signal(signal.SIGINT)
         assert page.complaints == []
         directory = read_study(out)
         assert sorted(each.status for each in directory.results()) == ["finished"] * 60
