@@ -39,8 +39,8 @@ def check_layout(run: RunSpec, ranks: Ranks) -> None:
     if ranks.size % (parallel.replicas * parallel.experts):
         product = " times ".join(f"parallel.{name}={size}" for name, size in parallel.to_dict().items() if size > 1)
         raise InputError(
-            f"{product} does not divide the {processes} of the run; set another value, or start another "
-            "number of processes with torchrun --nproc-per-node or srun -n"
+            f"{product} does not divide the {processes} of the run; set another value, or another number of processes "
+            "(torchrun --nproc-per-node, srun -n, or `processes` of a study)"
         )
     if ranks.is_alone:
         return
