@@ -17,7 +17,7 @@ from expertp.errors import InputError, RunError
 from expertp.study import sweep as module
 from expertp.study.executors import local
 from expertp.study.executors.local import EXIT_NOT_WRITABLE, EXIT_PARTED, EXIT_TOLD, LocalExecutor
-from expertp.study.executors.processes import start_worker
+from expertp.study.executors.processes import WorkerProcesses, start_worker
 from expertp.study.load import build_study
 from expertp.study.store import StudyDirectory, open_study, preview_study, read_study
 from expertp.study.sweep import InProcess, run_study, sweep, work
@@ -215,7 +215,7 @@ def test_worker_processes_end_as_one_process_does(data, tmp_path):
 @pytest.mark.heavy
 def test_two_processes_train_a_run_as_one_does_and_the_loss_of_one_is_noticed(data, tmp_path, monkeypatch):
     """Rank 1 of a worker is killed in the middle of a run: the worker is replaced, and the results are the same."""
-    tree = study_tree(data, grid=(-6,), seeds=(0,), steps=60, eval_every=60, micro_batch=4, checkpoint_steps=5)
+    tree = study_tree(data, grid=(-6,), seeds=(0,), steps=30, eval_every=30, micro_batch=4, checkpoint_steps=5)
     study = build_study({**tree, "verdict": None}, "study:")
     sweep(open_study(tmp_path / "one", study), InProcess())
     directory = open_study(tmp_path / "two", study.replace(processes=2))
@@ -390,7 +390,7 @@ def test_a_worker_that_cannot_write_stops_the_sweep(data, tmp_path):
 
     def start(self, directory, number):
         started.append(number)
-        return subprocess.Popen([sys.executable, str(script)])
+        return WorkerProcesses([subprocess.Popen([sys.executable, str(script)])])
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(LocalExecutor, "_start", start)
