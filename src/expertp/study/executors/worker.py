@@ -54,7 +54,7 @@ def main(path: str, parent: int) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1], int(sys.argv[2]))
     if rank_and_ranks()[1] > 1:
-        # All is written; without this, a thread of torch's process groups may abort the process while Python shuts down.
+        # All is written. A thread of torch's process groups may abort a process while Python shuts down.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
