@@ -6,21 +6,21 @@ from expertp.paper import constants_load
 LOSSES = {-8: 3.4, -7: 3.1, -6: 3.3}
 
 
-def decide(ones, tuned=(0.10, 0.12, 0.14), by_seed=(0.0, 0.0, 0.0)):
+def decide(ones, tuned=(0.10, 0.12, 0.14), by_seed=(0.0, 0.0, 0.0), lr=-7.0):
     """Judge late loads at the learning rates -8, -7, -6; None where a seed diverges. `by_seed` is added to all ones."""
     arms = {"all ones": {"axes": ["width"], "retune": {"width": [32]}, "hps": {"constants": "ones"}}}
-    hps = {"lr": 2.0**-7, "init_std": 2.0**-4, "constants": "paper"}
+    hps = {"lr": 2.0**lr, "init_std": 2.0**-4, "constants": "paper"}
     axes = {"width": {"sizes": [32], **LR}}
     spec = study("constants", axes=axes, hps=hps, grids={"log2_lr": [-8, -7, -6]}, arms=arms, verdict=None)
 
     def records(run):
         is_ones = run.hps.constants == "ones"
-        late = (ones if is_ones else tuned)[round(log2_lr(run)) + 8]
+        late = (ones if is_ones else tuned)[int(log2_lr(run)) + 8]
         if late is None:
             return loads([0.7] * (3 if run.train.seed == 1 else STEPS))
         return loads([0.7] * (STEPS - 2) + [late + is_ones * by_seed[run.train.seed]] * 2)
 
-    return constants_load.decide({"constants": table(spec, lambda run: LOSSES[round(log2_lr(run))], records)})
+    return constants_load.decide({"constants": table(spec, lambda run: LOSSES.get(log2_lr(run), 3.0), records)})
 
 
 def judge(*args):
@@ -107,3 +107,9 @@ def test_the_figure_has_a_panel_per_set():
 def test_runs_that_diverge_can_be_drawn(drawings):
     drawings()
     decide((None, None, None))
+
+
+def test_the_studys_own_learning_rate_need_not_be_on_the_grid():
+    found = decide((0.30, 0.42, 0.54), lr=-6.5)
+    assert found.answer == HOLDS
+    assert found.why.startswith("At the best learning rate of each set: unknown.")

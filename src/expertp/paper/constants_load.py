@@ -66,7 +66,7 @@ def decide(tables: Tables) -> Outcome:
     at_best = ", ".join(
         f"{label} {late_RS[label][place].mean():.3f}"
         for label, best in bests.items()
-        if best and (place := rates.index(best.best_value)) in whole
+        if best and best.best_value in rates and (place := rates.index(best.best_value)) in whole
     )
     uneven = ", ".join(f"{label} {(each[whole].mean(1) > BALANCED * kappa).sum()}" for label, each in late_RS.items())
     return Outcome(
