@@ -88,9 +88,9 @@ def test_an_adaptive_study_begins_with_few_cells_where_the_profile_has_a_limit_o
 
 
 def test_learning_rates_in_octaves_go_with_the_studys_own():
-    beside = CPU.study("transfer-quarter-beside", "data")
-    assert beside.hps.lr != CPU.study("transfer-quarter", "data").hps.lr
-    around = [value - math.log2(beside.hps.lr) for value in beside.grids.log2_lr]
+    twelfth = CPU.study("transfer-twelfth", "data")
+    assert twelfth.hps.lr != CPU.study("transfer-quarter", "data").hps.lr
+    around = [value - math.log2(twelfth.hps.lr) for value in twelfth.grids.log2_lr]
     assert around == [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
     control = CPU.study("fixed-topk", "data")
     assert [value - math.log2(control.hps.lr) for value in control.grids.log2_lr] == [-1, -0.5, 0, 0.5, 1, 2, 3]

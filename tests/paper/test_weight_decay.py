@@ -59,6 +59,13 @@ def test_decay_is_inconclusive_when_a_gain_may_be_chance_or_not():
     assert number.endswith("width 64 +0.1000 ± 0.0577 (best tau 1)")
 
 
+def test_the_best_of_several_decays_gains_by_having_been_chosen():
+    # 0.020, 0.025, 0.030 would be a gain of more than 0.01 if this decay were the only one.
+    chosen = {0: [2.9, 3.0, 3.1], 1: [2.88, 2.975, 3.07]}
+    assert decay(NO_GAIN, {**chosen, 3: [INF, 2.0, 2.0]})[0] == NOT
+    assert decay(NO_GAIN, {**chosen, 3: [2.9, 3.0, 3.1]})[0] == UNSURE
+
+
 def test_a_decay_that_diverges_is_no_gain():
     answer, number, _ = decay(NO_GAIN, {0: [2.9, 3.0, 3.1], 1: [INF, 2.0, 2.0], 3: [INF, INF, INF]})
     assert answer == HOLDS

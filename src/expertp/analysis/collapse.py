@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,14 +130,20 @@ class Gap:
         """The gap in units of 1 / size, as the theory has it."""
         return 1 / self.smaller.scale - 1 / self.larger.scale
 
-    def beyond(self, other: Gap) -> PairedDifference:
-        """Return |gap| minus that of another gap, paired by seed.
+    @property
+    def is_none(self) -> bool:
+        """Whether |gap| is at most `NO_GAP`, beyond noise."""
+        sizes = self._sizes(list(self.by_seed))
+        return paired(sizes, [0.0] * len(sizes)).is_at_most(NO_GAP) is True
 
-        |gap| is the gap of a seed times the sign of the mean over seeds: noise around a gap of 0 does not add up.
-        """
+    def beyond(self, other: Gap) -> PairedDifference:
+        """Return |gap| minus that of another gap, paired by seed."""
         seeds = [seed for seed in self.by_seed if seed in other.by_seed]
-        ours, theirs = ([math.copysign(1, each.mean) * each.by_seed[seed] for seed in seeds] for each in (self, other))
-        return paired(ours, theirs)
+        return paired(self._sizes(seeds), other._sizes(seeds))
+
+    def _sizes(self, seeds: Sequence[int]) -> list[float]:
+        """Return |gap| of some seeds: with the sign of the mean over seeds, so that noise around 0 does not add up."""
+        return [math.copysign(1, self.mean) * self.by_seed[seed] for seed in seeds]
 
     def __str__(self) -> str:
         return "unknown, a run diverges" if math.isinf(self.mean) else f"{100 * self.mean:+.2g}%"
@@ -163,10 +169,10 @@ class Shrinkage:
 
     @property
     def is_shrinking(self) -> bool | None:
-        """Whether the last gap is significantly smaller, or there is no gap; None where noise decides."""
+        """Whether the last gap is significantly smaller, or surely there is no gap; None where noise decides."""
         if math.isinf(self.first.mean) or math.isinf(self.last.mean):
             return False
-        if max(abs(self.first.mean), abs(self.last.mean)) <= NO_GAP:
+        if self.first.is_none and self.last.is_none:
             return True
         change = self.last.beyond(self.first)
         return True if change.is_lower else False if change.is_higher else None

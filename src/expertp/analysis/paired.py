@@ -40,11 +40,15 @@ class PairedDifference:
         """Whether the first is significantly higher."""
         return self.mean > self.half_width
 
-    def is_at_most(self, bound: float) -> bool | None:
-        """Return whether the difference is at most `bound`; None where its 95% interval contains the bound."""
+    def is_at_most(self, bound: float, comparisons: int = 1) -> bool | None:
+        """Return whether the difference is at most `bound`; None where its 95% interval contains the bound.
+
+        False is corrected for the number of comparisons from which this one was taken. True is not: what holds for
+        every one of them needs no correction.
+        """
         if self.mean + self.half_width <= bound:
             return True
-        return False if self.mean - self.half_width > bound else None
+        return False if self.mean - student_t(self.n, comparisons) * self.error > bound else None
 
     def __str__(self) -> str:
         if math.isnan(self.mean):

@@ -22,8 +22,8 @@ CRITERIA = Criteria(
     "study's own constants; above that learning rate, more seeds are unstable with all ones.",
     ours="Loss: at the best learning rate of each set, all ones have a significantly higher loss than the study's own "
     "constants. Stability: significantly more seeds have an unstable run with all ones, above the best learning rate "
-    "of each set and up to as many octaves above it as all grids cover (Fisher's exact test, one-sided, 5%); it does not "
-    f"hold if the upper 95% bound of their share is below {STABLE:.0%}. A run is unstable if it diverges, or ends "
+    "of each set and up to as many octaves above it as all grids cover (Fisher's exact test, one-sided, 5%); it does "
+    f"not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run is unstable if it diverges, or ends "
     f"{UNSTABLE} nats above the lowest median loss of its set.",
 )
 

@@ -15,10 +15,10 @@ CRITERIA = Criteria(
     paper="The best learning rate of the grid moves by an octave or more; or half of the runs of the largest size are "
     "unstable at a learning rate at or above zero-shot at which no run of the base is.",
     ours="Optimum: the study's verdict is FAILS; it does not move if the verdict is TRANSFERS. Stability: "
-    "significantly more seeds of the largest size than of the base have an unstable run above the best learning rate of their size, "
-    "up to as many octaves above it as both grids cover (Fisher's exact test, one-sided, 5%); it does not hold if the "
-    f"upper 95% bound of their share is below {STABLE:.0%}. A run is unstable if it diverges, or ends {UNSTABLE} nats "
-    "above the lowest median loss of its size.",
+    "significantly more seeds of the largest size than of the base have an unstable run above the best learning rate "
+    "of their size, up to as many octaves above it as both grids cover (Fisher's exact test, one-sided, 5%); it does "
+    f"not hold if the upper 95% bound of their share is below {STABLE:.0%}. A run is unstable if it diverges, or ends "
+    f"{UNSTABLE} nats above the lowest median loss of its size.",
 )
 
 STUDY = PaperStudy(

@@ -20,7 +20,7 @@ CRITERIA = Criteria(
     paper=f"Every size stays within {COLLAPSED:.0%} of the base's loss until the base has made half of its loss drop.",
     ours="On every axis with three or more sizes, the mean relative gap between neighbouring sizes, from the start to "
     "half of the base's loss drop, is significantly smaller at the last doubling than at the first, or both are at "
-    f"most {NO_GAP:.1%}.",
+    f"most {NO_GAP:.1%}, beyond noise.",
 )
 
 # Shown, but not part of the claim.

@@ -64,11 +64,7 @@ STUDY_OF_DEPTH = PaperStudy(
 )
 STUDY_BESIDE = PaperStudy(
     "transfer-quarter-beside",
-    cpu={
-        "hps": PAPER_HPS,
-        "axes": swept_at_largest(SIZES, sweep=["log2_lr"]),
-        "lr_octaves": AROUND,
-    },
+    cpu={"hps": PAPER_HPS, "axes": swept_at_largest(SIZES, sweep=["log2_lr"])},
     paper={"hps": {"constants": "ones"}, "axes": {"width": [512, 2048], "experts": [4, 16], "alpha": [1, 4]}},
     both={"grids": {"log2_init_std": None}},
     is_adaptive=True,

@@ -33,7 +33,8 @@ CLAIM = (
 BENEFIT = 0.01
 CRITERIA = Criteria(
     paper=f"At every size, the best decay lowers the median loss by at most {BENEFIT} nats against no decay.",
-    ours=f"At every size, the best decay lowers the loss by at most {BENEFIT} nats against no decay, beyond noise.",
+    ours=f"At every size, every decay lowers the loss by at most {BENEFIT} nats against no decay, beyond noise. It "
+    "does not hold if a decay lowers it by more, corrected for the number of decays (Bonferroni).",
 )
 # Factor from the smallest decay down to where the logarithmic axis shows zero.
 ZERO_BELOW = 4.0
@@ -58,7 +59,7 @@ STUDY = zero_shot_study(
 
 
 def decide(tables: Tables) -> Outcome:
-    """Compare training without decay with the best decay, at every size."""
+    """Compare training without decay with every decay, at every size."""
     table, steps = tables[STUDY.name], tables[STUDY.name].study.train.steps
     sizes = {
         "base" if size.is_base else f"{axis} {size.label_on(axis)}": sorted(
@@ -76,9 +77,8 @@ def decide(tables: Tables) -> Outcome:
             is_needless.append(None if every and math.inf in without else every)
             measured.append(f"{label} unknown, {'every decay' if every else 'only training without decay'} diverges")
             continue
-        gain = paired(without, losses)
-        is_needless.append(gain.is_at_most(BENEFIT))
-        measured.append(f"{label} {gain} (best tau {tau:.2g})")
+        is_needless.append(_is_needless(without, [losses for _, losses in decayed if math.inf not in losses]))
+        measured.append(f"{label} {paired(without, losses)} (best tau {tau:.2g})")
     return Outcome(
         parts=is_needless,
         paper_parts=paper_parts,
@@ -86,6 +86,15 @@ def decide(tables: Tables) -> Outcome:
         why=f"More than {BENEFIT} would be a benefit of decay. Below zero, training without decay is best.",
         drawings=(render("weight-decay", draw, data(sizes)),),
     )
+
+
+def _is_needless(without: Sequence[float], decayed: Sequence[Sequence[float]]) -> bool | None:
+    """Return whether no decay gains more than `BENEFIT`; None where noise decides.
+
+    The best decay of these seeds is not judged alone: what was chosen for its loss gains too much on the same seeds.
+    """
+    found = [paired(without, losses).is_at_most(BENEFIT, comparisons=len(decayed)) for losses in decayed]
+    return False if False in found else None if None in found else True
 
 
 def _is_needless_by_median(without: Sequence[float], decayed: Sequence[Sequence[float]]) -> bool | None:
