@@ -16,6 +16,9 @@ from expertp.paper.cost import runs_by_finding
 from expertp.paper.finding import PaperStudy
 from expertp.paper.listing import PROFILES, Listed, listed_findings
 from expertp.paper.profile import load_profile
+from expertp.paper.store import training_seconds
+from expertp.search import design
+from expertp.study.store import read_study
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -160,6 +163,20 @@ def test_an_adaptive_study_of_a_finding_keeps_its_cells(tiny_profile, tmp_path, 
     chosen = tmp_path / "docs/results" / f"{name}-chosen.yaml"
     assert main(["paper", "page", "--out", str(tmp_path / "out"), "--to", str(tmp_path / "docs")]) == 0
     assert "axis: together" in chosen.read_text()
+
+
+@pytest.mark.heavy
+def test_an_adaptive_study_has_its_time_once_however_often_it_is_made(tiny_profile, tmp_path, monkeypatch):
+    name, budgets, decide = "joint-scale", [], design.decide
+    monkeypatch.setattr("expertp.paper.profile.STUDIES", {name: replace(profiles.STUDIES[name], is_adaptive=True)})
+    monkeypatch.setattr("expertp.paper.profile.load_profile", lambda _: tiny_profile.replace(minutes=0.2))
+    monkeypatch.setattr(design, "decide", lambda *given: budgets.append(given[2]) or decide(*given))
+    command = ["paper", "make", name, "--out", str(tmp_path / "out"), "--workers", "1", "--json"]
+    assert main(command) == 0
+    spent = training_seconds(read_study(tmp_path / "out" / "studies" / name))
+    assert main(command) == 0
+    assert spent > 0
+    assert budgets == [12, 12 - spent]
 
 
 @pytest.mark.heavy

@@ -198,7 +198,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     from expertp.cli.progress import Reporter
     from expertp.cli.signals import stop_signal
     from expertp.cli.sweep import SweepView
-    from expertp.paper.store import PaperDirectory
+    from expertp.paper.store import PaperDirectory, training_seconds
     from expertp.search.design import decide
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.sweep import sweep
@@ -212,7 +212,8 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
             view, executor = SweepView(reporter, args.workers), LocalExecutor(args.workers)
             # With published results, the cells are those that were published.
             if study.study.chosen is not None and profile.minutes is not None and directory.results is None:
-                return decide(study, executor, 60 * profile.minutes, view.show_proposal, stop.received, view.follow)
+                left = 60 * profile.minutes - training_seconds(study) / args.workers
+                return decide(study, executor, left, view.show_proposal, stop.received, view.follow)
             sweep(study, executor, stop.received, view.follow(study))
             return study
 

@@ -148,6 +148,11 @@ class PaperDirectory:
         return record
 
 
+def training_seconds(study: StudyDirectory) -> float:
+    """Return the training time of a study's runs, in whichever finding and command they were trained."""
+    return sum(each.seconds or 0.0 for each in study.results())
+
+
 def _cost(tables: Iterable[StudyTable]) -> str:
     """Return the number of runs and their training time; a run that several studies share counts once."""
     runs = {each.identity: each.seconds or 0.0 for table in tables for each in table.results}
