@@ -37,6 +37,18 @@ def test_an_arm_that_is_not_retuned_is_judged_by_the_best_of_the_studys_own(behi
     assert found.axes[0].power == power
 
 
+@pytest.mark.parametrize("rules", ["sp", "expertp"])
+def test_an_arm_is_undecided_where_fewer_zero_shot_runs_diverge_than_half(rules):
+    study = small_study(FINE, "axes={width: {sizes: [64, 256], sweep: [log2_lr]}}", "arms={sp: {axes: [width]}}")
+    is_lost = lambda run: run.hps.rules == rules and run.model.n_embd == 256 and run.train.seed == 1  # noqa: E731
+    at_zero = lambda run: is_lost(run) and run.hps.lr == study.hps.lr  # noqa: E731
+    results = results_of(study, optimum=-6.0, status=lambda run: "diverged" if at_zero(run) else "finished")
+    (sp,) = judge(StudyTable.join(study, results)).others
+    words = f"1 of 3 zero-shot runs of {rules} diverge at 4 times the base"
+    assert (sp.conclusion, sp.reason) == ("UNDECIDED", words)
+    assert not sp.cost.is_known
+
+
 def test_an_arm_with_one_seed_at_a_size_is_undecided():
     """The base has all seeds and the larger size one: the difference has no interval."""
     study = small_study(FINE, "axes={width: {sizes: [64, 256], sweep: [log2_lr]}}", "arms={sp: {axes: [width]}}")

@@ -115,7 +115,7 @@ def test_one_diverged_zero_shot_run_of_three_is_no_evidence():
 
 def test_a_base_that_diverges_is_undecided():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.model.n_embd == 64 else "finished")
-    assert (seen.conclusion, seen.reason) == ("UNDECIDED", "zero-shot runs of the base itself diverge")
+    assert (seen.conclusion, seen.reason) == ("UNDECIDED", "3 of 3 zero-shot runs of the base itself diverge")
 
 
 def test_a_study_without_a_verdict_still_has_numbers():

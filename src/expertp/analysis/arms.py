@@ -14,7 +14,15 @@ import numpy as np
 
 from expertp.analysis.curve_fit import DRAWS, Drawn, pooled_noise
 from expertp.analysis.curves import curves
-from expertp.analysis.judging import INFINITE, conclude, judge_curves, tail_of, tolerance_of
+from expertp.analysis.judging import (
+    INFINITE,
+    conclude,
+    diverged_runs,
+    diverges,
+    judge_curves,
+    tail_of,
+    tolerance_of,
+)
 from expertp.analysis.verdict import Judgement, SizeCost, Verdict
 from expertp.study.cells import Arm, Size, swept_on
 from expertp.study.table import StudyTable
@@ -37,30 +45,44 @@ def judge_arm(table: StudyTable, axis: str, arm: Arm, own: Verdict | None) -> Se
 def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None) -> Judgement:
     """Judge the zero-shot runs of an arm by the lowest losses of the study's own arm."""
     references = {size: _reference(table, axis, size, own) for size in table.sizes(axis)}
-    base_reference = references[table.base(axis)]
+    base_size, base_loss = table.base(axis), references[table.base(axis)].loss
     behind = {
         size: _behind(table.zero_shot_pairs(axis, size, arm, table.own), reference.cost, place)
         for place, (size, reference) in enumerate(references.items())
     }
-    base, costs = behind[table.base(axis)], []
+    base, costs = behind[base_size], []
     for size, found in behind.items():
-        if not size.is_base and found is not None and base is not None:
-            gain = base_reference.loss - references[size].loss
-            growth = (found - base).estimate() if math.isfinite(found.value) else INFINITE
-            costs.append(SizeCost(size, found.estimate(), growth, tolerance_of(table.study.verdict, gain), gain))
+        gain = base_loss - references[size].loss
+        tolerance = tolerance_of(table.study.verdict, gain)
+        if size.is_base:
+            continue
+        if diverges(table.zero_shot(axis, size, arm)):
+            costs.append(SizeCost(size, INFINITE, INFINITE, tolerance, gain))
+        elif diverged := _diverged_runs(table, axis, size, arm):
+            costs.append(SizeCost(size, UNKNOWN, UNKNOWN, tolerance, gain, diverged=diverged))
+        elif found is not None and base is not None:
+            costs.append(SizeCost(size, found.estimate(), (found - base).estimate(), tolerance, gain))
     numbers = Judgement(
         axis=axis,
         arm=arm,
         costs=tuple(costs),
         base_cost=base.estimate() if base is not None else UNKNOWN,
-        n_seeds=len(table.zero_shot(axis, table.base(axis), arm)),
+        n_seeds=len(table.zero_shot(axis, base_size, arm)),
     )
     if table.study.verdict is None:
         return numbers
     if any(math.isnan(loss) for size in references for loss in table.zero_shot(axis, size, arm)):
         return replace(numbers, conclusion="UNDECIDED", reason="some zero-shot runs have no result")
+    if diverged := _diverged_runs(table, axis, base_size, arm):
+        return replace(numbers, conclusion="UNDECIDED", reason=f"{diverged} of the base itself diverge")
     conclusion, reason = conclude(numbers)
     return replace(numbers, conclusion=conclusion, reason=reason)
+
+
+def _diverged_runs(table: StudyTable, axis: str, size: Size, arm: Arm) -> str:
+    """Return how many zero-shot runs of an arm, or of the study's own, have diverged at a size; empty if none has."""
+    losses = {each.name: table.zero_shot(axis, size, each) for each in (arm, table.own)}
+    return next((f"{found} of {name}" for name, each in losses.items() if (found := diverged_runs(each))), "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +103,12 @@ def _reference(table: StudyTable, axis: str, size: Size, own: Verdict | None) ->
 
 def _behind(pairs: Sequence[tuple[float, float]], own_cost: Drawn, seed: int) -> Drawn | None:
     """Return the loss of an arm minus the lowest of the study's own arm, from zero-shot losses; None if unknown."""
-    changes = [theirs - ours for theirs, ours in pairs if not math.isnan(theirs - ours)]
+    changes = [theirs - ours for theirs, ours in pairs if math.isfinite(theirs - ours)]
     if not changes:
         return None
-    if 2 * changes.count(math.inf) >= len(changes):
-        return Drawn(math.inf, np.full(DRAWS, math.inf))
-    finite = [change for change in changes if math.isfinite(change)]
-    mean, n = float(np.mean(finite)), len(finite)
+    mean, n = float(np.mean(changes)), len(changes)
     if n < 2 or not own_cost.draws.size:
         return Drawn(mean + own_cost.value, np.empty(0))
-    error = float(np.std(finite, ddof=1)) / math.sqrt(n)
+    error = float(np.std(changes, ddof=1)) / math.sqrt(n)
     draws = np.random.default_rng((seed, 1)).standard_t(n - 1, DRAWS)
     return Drawn(mean + own_cost.value, mean + error * draws + own_cost.draws)

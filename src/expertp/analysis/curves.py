@@ -48,6 +48,11 @@ class Curve:
         return next((each for each in self.log2_values if math.isclose(each, value, abs_tol=1e-9)), value)
 
     @property
+    def zero_shot_losses(self) -> tuple[float, ...]:
+        """Losses of the zero-shot runs, one per seed; none where the curve does not have their value."""
+        return dict(zip(self.log2_values, self.losses, strict=True)).get(self.centre, ())
+
+    @property
     def n_diverged(self) -> tuple[int, ...]:
         """Number of diverged runs per value."""
         stopped = self.n_stopped or (0,) * len(self.losses)

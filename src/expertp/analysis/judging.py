@@ -9,6 +9,8 @@ drift        slope of the optimum, in octaves, over doublings of the size
 TRANSFERS    at every size the whole interval of the cost lies within the tolerance
 FAILS        at some size the whole interval of the growth lies beyond the tolerance
 UNDECIDED    everything else
+
+Zero-shot diverges at a size where at least half of its runs do. Where fewer do, the size is not judged.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from expertp.analysis.verdict import Conclusion, Judgement, SizeCost, Verdict
 from expertp.study.cells import Size
 from expertp.study.spec import HP, StudySpec, VerdictSpec
 from expertp.util.statistics import TAIL, UNKNOWN, Estimate
+from expertp.util.text import plural
 
 DIMENSIONS = ("n_embd", "n_layer", "n_exp", "alpha_ffn")
 INFINITE = Estimate(math.inf, math.inf, math.inf)
@@ -87,8 +90,10 @@ def judge_curves(
         fit = fits.get(each.size)
         gain = base.loss - fit.loss if base and fit else math.nan
         tolerance = (tolerances or {}).get(each.size, tolerance_of(rule, gain))
-        if _diverges(each):
+        if diverges(each.zero_shot_losses):
             costs.append(SizeCost(each.size, INFINITE, INFINITE, tolerance, gain))
+        elif diverged := diverged_runs(each.zero_shot_losses):
+            costs.append(SizeCost(each.size, UNKNOWN, UNKNOWN, tolerance, gain, diverged=diverged))
         elif fit and base:
             growth = (fit.cost - base.cost).estimate(strict)
             costs.append(
@@ -147,11 +152,22 @@ def doublings_of(size: Size, sizes: Sequence[Size]) -> float:
     return math.log2(size.scale) / max(len(grown), 1)
 
 
-def _diverges(curve: Curve) -> bool:
-    """Return whether half of the zero-shot runs have diverged, or runs at every value."""
-    losses = dict(zip(curve.log2_values, curve.losses, strict=True)).get(curve.centre, ())
+def diverges(losses: Sequence[float]) -> bool:
+    """Return whether at least half of the zero-shot runs with a result have diverged, so that zero-shot fails."""
     known = [loss for loss in losses if not math.isnan(loss)]
     return bool(known) and 2 * known.count(math.inf) >= len(known)
+
+
+def diverged_runs(losses: Sequence[float]) -> str:
+    """Return how many zero-shot runs have diverged, in words; empty if none has.
+
+    Where one has, the others say too little about zero-shot: they are the seeds that happened to be stable.
+
+    >>> diverged_runs((3.0, math.inf, 3.1)), diverged_runs((3.0, 3.1))
+    ('1 of 3 zero-shot runs', '')
+    """
+    diverged = losses.count(math.inf)
+    return f"{diverged} of {plural(len(losses), 'zero-shot run')}" if diverged else ""
 
 
 def _why_open(curves: Sequence[Curve]) -> str:
@@ -160,8 +176,8 @@ def _why_open(curves: Sequence[Curve]) -> str:
         return f"{missing} of {sum(len(each.losses) * each.n_seeds for each in curves)} runs have no result"
     if len(curves) < 2:
         return "the axis has no other size at which the grid is swept"
-    if _diverges(next(each for each in curves if each.size.is_base)):
-        return "zero-shot runs of the base itself diverge"
+    if diverged := diverged_runs(next(each for each in curves if each.size.is_base).zero_shot_losses):
+        return f"{diverged} of the base itself diverge"
     return ""
 
 
@@ -177,6 +193,8 @@ def conclude(seen: Judgement) -> tuple[Conclusion, str]:
     cost = f"zero-shot costs {worst.cost.value:.4f} nats {where} ({100 * (1 - 2 * seen.tail):.3g}%: {ends})"
     if worst.is_beyond:
         return "FAILS", f"{cost}, beyond {tolerance}"
+    if worst.diverged:
+        return "UNDECIDED", f"{worst.diverged} diverge {where}"
     if all(each.is_within for each in seen.costs):
         return "TRANSFERS", f"{cost}, within {tolerance}"
     if math.isnan(worst.cost.high):

@@ -27,6 +27,7 @@ class SizeCost:
         tolerance: largest cost that the study allows at this size.
         gain: lowest loss of the base minus lowest loss of the size.
         sensitivity: what one octave off the optimum would cost; unknown for an arm that is not re-tuned.
+        diverged: zero-shot runs that diverge where they are too few to fail, in words; the cost is unknown then.
     """
 
     size: Size
@@ -35,6 +36,7 @@ class SizeCost:
     tolerance: float
     gain: float
     sensitivity: Estimate = UNKNOWN
+    diverged: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree of one size in verdict.json."""
@@ -101,8 +103,9 @@ class Judgement:
 
     @property
     def worst(self) -> SizeCost | None:
-        """The size that decides: one that is certainly beyond its tolerance, else the nearest to its tolerance."""
-        return max(self.costs, key=lambda each: (each.is_beyond, each.cost.high - each.tolerance), default=None)
+        """The size that decides: one that is certainly beyond its tolerance, else the farthest from being within it."""
+        rank = lambda each: (each.is_beyond, bool(each.diverged), each.cost.high - each.tolerance)  # noqa: E731
+        return max(self.costs, key=rank, default=None)
 
     @property
     def cost(self) -> Estimate:

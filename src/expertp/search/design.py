@@ -212,6 +212,8 @@ def _next_choice(
     fit = verdict.fits.get(worst.size)
     if fit is None or worst.is_explained_by_base:  # runs diverge, or the base has to be tuned first
         return None
+    if any(math.inf in each.curve.zero_shot_losses for each in verdict.fits.values()):  # more seeds make none stable
+        return None
     value = _beyond(study, choice, fit, is_bound) if worst.cost.high == math.inf else None
     if value is not None:
         design, is_enough, why = _Design(tuple(sorted((*choice.values, value))), choice.seeds), True, BEYOND
