@@ -7,13 +7,13 @@ loss of the study's own arm at the same size.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from expertp.analysis.curve_fit import DRAWS, Drawn, pooled_noise
-from expertp.analysis.curves import curves
+from expertp.analysis.curves import Curve, curves
 from expertp.analysis.judging import (
     INFINITE,
     conclude,
@@ -21,25 +21,44 @@ from expertp.analysis.judging import (
     diverges,
     judge_curves,
     tail_of,
+    tail_of_axis,
+    tail_of_growth,
     tolerance_of,
 )
 from expertp.analysis.verdict import Judgement, SizeCost, Verdict
 from expertp.study.cells import Arm, Size, swept_on
+from expertp.study.spec import HP
 from expertp.study.table import StudyTable
 from expertp.util.statistics import UNKNOWN
 
 
-def judge_arm(table: StudyTable, axis: str, arm: Arm, own: Verdict | None) -> Sequence[Judgement]:
-    """Return the verdicts of another arm: one per re-tuned hyperparameter, or one over its zero-shot runs."""
-    swept = {hp: found for hp in swept_on(table.study, axis) if len(found := curves(table, axis, arm, hp)) > 1}
+def curves_of_arm(table: StudyTable, arm: Arm) -> dict[tuple[str, HP], tuple[Curve, ...]]:
+    """Return the curves of an arm by axis and hyperparameter; empty where it is not swept."""
+    return {
+        (axis, hp): curves(table, axis, arm, hp) for axis in table.axes_of(arm) for hp in swept_on(table.study, axis)
+    }
+
+
+def judge_arm(table: StudyTable, arm: Arm, own: Mapping[str, Verdict]) -> list[Judgement]:
+    """Return the verdicts of another arm: on each axis one per re-tuned hyperparameter, or one over zero-shot runs.
+
+    Args:
+        table: the study's results.
+        arm: the arm.
+        own: verdict of the study's own arm by axis, where there is one.
+    """
+    swept, made = curves_of_arm(table, arm), list[Judgement]()
     noise = pooled_noise([each for found in swept.values() for each in found])
-    tolerances = {each.size: each.tolerance for each in own.costs} if own else None
-    retuned = [
-        judge_curves(found, table.study.verdict, noise, tolerances, tail_of(table.study, axis, hp))
-        for hp, found in swept.items()
-        if any(each.size.is_base for each in found)
-    ]
-    return retuned or [_judge_zero_shot(table, axis, arm, own)]
+    for axis in table.axes_of(arm):
+        reference = own.get(axis)
+        tolerances = {each.size: each.tolerance for each in reference.costs} if reference else None
+        retuned = [
+            judge_curves(found, table.study.verdict, noise, tolerances, tail_of(table.study, axis, hp))
+            for (at, hp), found in swept.items()
+            if at == axis and len(found) > 1 and any(each.size.is_base for each in found)
+        ]
+        made += retuned or [_judge_zero_shot(table, axis, arm, reference)]
+    return made
 
 
 def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None) -> Judgement:
@@ -51,6 +70,8 @@ def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None
         for place, (size, reference) in enumerate(references.items())
     }
     base, costs = behind[base_size], []
+    tail = tail_of_axis(table.study, axis)
+    strict = tail_of_growth(tail, len(references) - 1)
     for size, found in behind.items():
         gain = base_loss - references[size].loss
         tolerance = tolerance_of(table.study.verdict, gain)
@@ -61,13 +82,14 @@ def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None
         elif diverged := _diverged_runs(table, axis, size, arm):
             costs.append(SizeCost(size, UNKNOWN, UNKNOWN, tolerance, gain, diverged=diverged))
         elif found is not None and base is not None:
-            costs.append(SizeCost(size, found.estimate(), (found - base).estimate(), tolerance, gain))
+            costs.append(SizeCost(size, found.estimate(tail), (found - base).estimate(strict), tolerance, gain))
     numbers = Judgement(
         axis=axis,
         arm=arm,
         costs=tuple(costs),
-        base_cost=base.estimate() if base is not None else UNKNOWN,
+        base_cost=base.estimate(tail) if base is not None else UNKNOWN,
         n_seeds=len(table.zero_shot(axis, base_size, arm)),
+        tail=tail,
     )
     if table.study.verdict is None:
         return numbers

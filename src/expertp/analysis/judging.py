@@ -44,6 +44,12 @@ def tail_of(study: StudySpec, axis: str, hp: HP) -> float:
     return tail_of_look(looks[0]) if looks else TAIL
 
 
+def tail_of_axis(study: StudySpec, axis: str) -> float:
+    """Return the same for zero-shot runs of other arms: any look at the curves of an axis may have added to them."""
+    chosen = [each for each in study.chosen or () if each.axis == axis]
+    return tail_of_look(1 + sum(each.looks - 1 for each in chosen)) if chosen else TAIL
+
+
 def tail_of_look(number: int) -> float:
     """Return the probability that intervals leave out on each side at the k-th look of an adaptive sweep.
 
@@ -84,7 +90,7 @@ def judge_curves(
     }
     base = next((fit for size, fit in fits.items() if size.is_base), None)
     sizes = [each for each in curves if not each.size.is_base]
-    strict = tail / max(len(sizes), 1)  # FAILS at any of several sizes
+    strict = tail_of_growth(tail, len(sizes))
     costs = []
     for each in sizes:
         fit = fits.get(each.size)
@@ -117,6 +123,11 @@ def judge_curves(
         return replace(numbers, conclusion="UNDECIDED", reason=why_open)
     conclusion, reason = conclude(numbers)
     return replace(numbers, conclusion=conclusion, reason=reason)
+
+
+def tail_of_growth(tail: float, n_sizes: int) -> float:
+    """Return the tail of the growth at each of several sizes, since any of them may fail (Bonferroni)."""
+    return tail / max(n_sizes, 1)
 
 
 def tolerance_of(rule: VerdictSpec | None, gain: float) -> float:
