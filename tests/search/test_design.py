@@ -176,6 +176,27 @@ def test_what_does_not_fit_the_budget_is_proposed_and_not_trained(data, tmp_path
     assert [is_chosen for _, is_chosen in proposed] == [False]
 
 
+def test_time_that_ends_in_the_middle_of_a_look_leaves_the_numbers_of_the_look_before(data, tmp_path, on, monkeypatch):
+    surface, known, is_time_over = on(Surface(noise=0.03)), set(), []
+    directory = adaptive(data, tmp_path)
+    known.update(directory.runs)
+    monkeypatch.setattr(
+        "expertp.study.store.StudyDirectory.result",
+        lambda self, identity: (
+            surface.result(identity, self.runs[identity])
+            if identity in known
+            else Result(self.runs[identity], identity, "missing")
+        ),
+    )
+    surface.run_workers = lambda *_: is_time_over.append(True)
+    ended = decide(directory, surface, should_stop=lambda: bool(is_time_over))
+    (choice,) = ended.study.chosen
+    assert (choice.looks, choice.before) == (2, directory.study.chosen[0])
+    assert judge(ended.table()).axes[0].to_dict() == judge(directory.table()).axes[0].to_dict()
+    known.update(ended.runs)
+    assert judge(ended.table()).axes[0].tail == pytest.approx(0.025 / 6)
+
+
 def test_nothing_is_added_when_asked_to_stop(data, tmp_path, on):
     surface = on(Surface(noise=0.03))
     directory = adaptive(data, tmp_path)

@@ -37,6 +37,8 @@ def judge(table: StudyTable) -> StudyVerdict:
     >>> [(each.axis, each.hp, each.conclusion) for each in judge(StudyTable.join(study, results)).axes]
     [('width', 'log2_lr', 'TRANSFERS')]
     """
+    statuses = [result.status for result in table.results]
+    table = table.at_complete_looks()
     rule, own = table.study.verdict, table.own
     swept = curves_of_arm(table, own)
     noise = pooled_noise([each for found in swept.values() for each in found])
@@ -47,7 +49,6 @@ def judge(table: StudyTable) -> StudyVerdict:
     }
     by_axis = {axis: verdict for (axis, _), verdict in reversed(verdicts.items())}  # the first of each axis
     others = tuple(each for arm in table.arms if arm != own for each in judge_arm(table, arm, by_axis))
-    statuses = [result.status for result in table.results]
     return StudyVerdict(
         study=table.study.name,
         axes=tuple(replace(each, power=_power(table, each, others)) for each in verdicts.values()),

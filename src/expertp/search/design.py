@@ -221,8 +221,10 @@ def _next_choice(
         (design, is_enough), why = _improved(study, verdict, choice, is_bound), verdict.reason
     if design.runs == len(choice.values) * len(choice.seeds):
         return None
-    following = choice.replace(values=design.values, seeds=design.seeds, looks=choice.looks + 1, why=why)
-    return following, is_enough
+    before = choice.replace(before=None)
+    return choice.replace(
+        values=design.values, seeds=design.seeds, looks=choice.looks + 1, why=why, before=before
+    ), is_enough
 
 
 @dataclass(frozen=True)

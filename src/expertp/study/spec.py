@@ -107,6 +107,9 @@ class ChoiceSpec(Spec):
     seeds: tuple[Seed, ...] = Field(description="seeds that are trained")
     looks: int = Field(1, ge=1, le=1000, description="how often the verdict was looked at, the next time included")
     why: str = Field("", description="why the last cells were chosen")
+    before: ChoiceSpec | None = Field(
+        None, description="the choice at the look before: the verdict's until the new cells have been trained"
+    )
 
 
 # Thresholds of the test of earlier versions, with their defaults.
