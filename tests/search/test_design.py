@@ -3,10 +3,11 @@ import math
 import pytest
 from runs import tiny_study, write_tokens
 
+from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
-from expertp.search.design import FIRST_SEEDS, decide, first_choice, next_cells, propose, with_choices
+from expertp.search.design import FIRST_SEEDS, decide, first_choice, next_cells, propose, whole_choice, with_choices
 from expertp.study.cells import expand, unique_runs
-from expertp.study.spec import RefinementSpec
+from expertp.study.spec import AxisSpec, RefinementSpec
 from expertp.study.store import open_study, read_study
 from expertp.study.table import Result
 
@@ -216,9 +217,31 @@ def test_it_follows_another_sweep_that_has_gone_ahead(data, tmp_path, on):
 def test_a_study_that_was_swept_in_full_can_be_decided_further(data, tmp_path, on):
     on(Surface(noise=0.08))
     directory = open_study(tmp_path / "study", tuned_study(data, grid=GRID, seeds=(0, 1, 2)))
-    (proposal,) = propose(table := directory.table(), judge(table))
+    table = directory.table()
+    (proposal,) = propose(table, judge(table))
     assert set(proposal.choice.values) >= set(GRID)
     assert set(proposal.choice.seeds) > {0, 1, 2}
+    assert proposal.choice.looks == 2
+    whole = whole_choice(directory.study)
+    assert expand(whole.replace(chosen=None)) == expand(whole)
+    (taken_up,) = propose(at := open_study(tmp_path / "study", whole).table(), judge(at))
+    assert (taken_up.choice, taken_up.runs) == (proposal.choice, proposal.runs)
+
+
+def test_a_study_that_was_swept_in_full_keeps_all_its_sizes(data):
+    study = tuned_study(data).replace(axes={"width": AxisSpec(sizes=(32, 64, 128))})
+    assert {run.model.n_embd for run in unique_runs(expand(whole_choice(study)))} == {32, 64, 128}
+
+
+def test_a_sweep_of_all_cells_counts_the_looks_of_an_adaptive_one_before(data, tmp_path, on):
+    on(Surface(noise=0.03))
+    directory = adaptive(data, tmp_path)
+    ahead = with_choices(directory.study, propose(table := directory.table(), judge(table)))
+    assert open_study(directory.path, ahead).study.chosen[0].looks == 2
+    for _ in range(2):  # the second sweep trains nothing, and is no look
+        full = open_study(directory.path, tuned_study(data))
+        assert judge(full.table()).axes[0].tail == tail_of_look(3)
+    assert [each.looks for begin in (first_choice, whole_choice) for each in begin(full.study).chosen] == [3, 3]
 
 
 def test_seeds_added_by_a_refinement_count_in_its_curve(data, tmp_path, on):

@@ -24,8 +24,8 @@ import numpy as np
 from expertp.analysis.curve_fit import CurveFit, Noise, finite_values, fit_curve, interval, pooled_noise
 from expertp.analysis.curves import Curve
 from expertp.analysis.verdict import Conclusion, Judgement, SizeCost, Verdict
-from expertp.study.cells import Size
-from expertp.study.spec import HP, StudySpec, VerdictSpec
+from expertp.study.cells import Size, looks_of
+from expertp.study.spec import HP, HPS, StudySpec, VerdictSpec
 from expertp.util.statistics import TAIL, UNKNOWN, Estimate
 from expertp.util.text import plural
 
@@ -40,14 +40,14 @@ def tail_of(study: StudySpec, axis: str, hp: HP) -> float:
     >>> tail_of(load_study("configs/study.yaml", []), "width", "log2_lr")
     0.025
     """
-    looks = [each.looks for each in study.chosen or () if (each.axis, each.hp) == (axis, hp)]
-    return tail_of_look(looks[0]) if looks else TAIL
+    looks = looks_of(study, axis, hp)
+    return tail_of_look(looks) if looks else TAIL
 
 
 def tail_of_axis(study: StudySpec, axis: str) -> float:
     """Return the same for zero-shot runs of other arms: any look at the curves of an axis may have added to them."""
-    chosen = [each for each in study.chosen or () if each.axis == axis]
-    return tail_of_look(1 + sum(each.looks - 1 for each in chosen)) if chosen else TAIL
+    looks = [found for hp in HPS if (found := looks_of(study, axis, hp))]
+    return tail_of_look(1 + sum(each - 1 for each in looks)) if looks else TAIL
 
 
 def tail_of_look(number: int) -> float:

@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--until decided needs verdicts, and the study has none (verdict: null); remove one of the two"
         )
-    if args.until:
-        study = _with_choice(study, args.out)
     executor = choose_executor(args, study.processes)
+    if args.until:
+        study = _with_choice(study, args.out, executor.trains_here)
     if args.out is None and not (args.dry_run and executor.trains_here):
         raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
     if not executor.trains_here:  # another machine may start in another directory
@@ -120,13 +120,22 @@ def choose_executor(args: argparse.Namespace, processes: int) -> "Executor":
     return LocalExecutor(args.workers or max(1, usable_cores() // processes))
 
 
-def _with_choice(study: StudySpec, out: str | None) -> StudySpec:
-    """Return a study with the cells that an adaptive sweep has chosen so far, or with its first ones."""
-    from expertp.search.design import first_choice
-    from expertp.study.store import stored_choice
+def _with_choice(study: StudySpec, out: str | None, trains_here: bool) -> StudySpec:
+    """Return a study with the cells that an adaptive sweep has chosen so far, or begins with.
 
-    chosen = study.chosen or (stored_choice(out) if out is not None else None)
-    return first_choice(study) if chosen is None else study.replace(chosen=chosen)
+    It begins with all cells where they have been trained, else with the first ones.
+    """
+    from expertp.search.design import first_choice, whole_choice
+    from expertp.study.store import has_study, preview_study, stored_choice
+
+    if study.chosen is not None:
+        return study
+    if out is None or not has_study(out):
+        return first_choice(study)
+    if (chosen := stored_choice(out)) is not None:
+        return study.replace(chosen=chosen)
+    directory = preview_study(out, study, trains_here=trains_here)  # with the refinements of earlier sweeps
+    return whole_choice(directory.study) if directory.has_ended() else first_choice(directory.study)
 
 
 def dry_run(study: StudySpec, out: str | None, executor: "Executor") -> int:

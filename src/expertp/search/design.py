@@ -1,10 +1,10 @@
 """Which cells would decide an open verdict next, and a sweep that trains them until every verdict is decided.
 
 Every curve begins with two seeds at five values around the zero-shot value (or as many as the grid has there), at the
-base and at the largest size. After each look, an open verdict gets what decides it at the lowest cost: a value beyond
-the end at which the minimum may lie, or those values and seeds that narrow the interval of the slope at the zero-shot
-value most per run, until the verdict is expected to be decided. Looking often is corrected for by alpha spending
-(`expertp.analysis.judging.tail_of_look`).
+base and at the largest size; a study that was swept in full is taken up with all its cells. After each look, an open
+verdict gets what decides it at the lowest cost: a value beyond the end at which the minimum may lie, or those values
+and seeds that narrow the interval of the slope at the zero-shot value most per run, until the verdict is expected to be
+decided. Looking often is corrected for by alpha spending (`expertp.analysis.judging.tail_of_look`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict, Verdict
 from expertp.spec import Model, RunSpec
-from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on, zero_shot_value
+from expertp.study.cells import (
+    axis_names,
+    curve_cells,
+    expand,
+    grid,
+    looks_of,
+    own_arm,
+    swept_on,
+    zero_shot_value,
+)
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
@@ -63,13 +72,32 @@ class Proposal:
 
 def first_choice(study: StudySpec) -> StudySpec:
     """Return a study with the cells that an adaptive sweep begins with."""
-    chosen = [
-        ChoiceSpec(
-            axis=axis, hp=hp, values=_first_values(study, axis, hp), seeds=study.seeds[:FIRST_SEEDS], why="first cells"
+    return study.replace(
+        chosen=tuple(
+            ChoiceSpec(
+                axis=axis,
+                hp=hp,
+                values=_first_values(study, axis, hp),
+                seeds=study.seeds[:FIRST_SEEDS],
+                looks=max(1, looks_of(study, axis, hp)),
+                why="first cells",
+            )
+            for axis in axis_names(study)
+            for hp in swept_on(study, axis)
         )
-        for axis in axis_names(study)
-        for hp in swept_on(study, axis)
-    ]
+    )
+
+
+def whole_choice(study: StudySpec) -> StudySpec:
+    """Return a study that was swept in full as an adaptive sweep takes it up: with all its cells, looked at once."""
+    chosen = []
+    for axis in axis_names(study):
+        for hp in swept_on(study, axis):
+            (values, seeds), looks = curve_cells(study, axis, hp), max(1, looks_of(study, axis, hp))
+            why = "all cells of the study file"
+            chosen.append(
+                ChoiceSpec(axis=axis, hp=hp, values=values, seeds=seeds, all_sizes=True, looks=looks, why=why)
+            )
     return study.replace(chosen=tuple(chosen))
 
 
@@ -147,9 +175,10 @@ def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = Fal
         found: its verdicts.
         is_bound_to_grid: whether only values and seeds of the study file may be chosen.
     """
+    if table.study.chosen is None:  # judged as an adaptive sweep will, which takes this study up
+        table = StudyTable.join(whole_choice(table.study), table.results, table.read_records)
+        found = judge(table)
     study = table.study
-    if study.chosen is None:
-        study = study.replace(chosen=tuple(_whole(study, each) for each in found.axes))
     there = {cell.run for cell in expand(study)}
     seconds = seconds_by_model(table.results)
     made: list[Proposal] = []
@@ -191,12 +220,6 @@ def _proposals(
     known = with_all_models(seconds, [run.model for run in runs])
     needed = sum(known[run.model] for run in runs) if known else math.nan
     return [Proposal(choice, is_enough, len(runs), cost_of_runs(runs).flops, needed)] if runs else []
-
-
-def _whole(study: StudySpec, verdict: Verdict) -> ChoiceSpec:
-    """Return all cells of a curve of a study that was not adaptive."""
-    seeds = next(iter(verdict.fits.values())).curve.seeds if verdict.fits else study.seeds
-    return ChoiceSpec(axis=verdict.axis, hp=verdict.hp, values=grid(study, verdict.hp, verdict.axis), seeds=seeds)
 
 
 def _next_choice(
