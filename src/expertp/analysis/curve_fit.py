@@ -162,6 +162,14 @@ class CurveFit:
         """Return the place of the minimum; an end of its interval is infinite where the minimum may lie beyond."""
         return Estimate(self.optimum.value, *interval(*self.bounds(), tail))
 
+    def shift_from(self, other: CurveFit, tail: float = TAIL) -> Estimate:
+        """Return octaves from the minimum of another curve to this one's; an end is infinite where one is a bound."""
+        if self is other:
+            return Estimate(0.0, 0.0, 0.0)
+        (low, high), (other_low, other_high) = self.bounds(), other.bounds()
+        ends = interval(low - other_high, high - other_low, tail)
+        return Estimate(self.optimum.value - other.optimum.value, *ends)
+
     def cost_estimate(self, tail: float = TAIL) -> Estimate:
         """Return the cost of zero-shot; the upper end is infinite where the minimum may lie beyond the values."""
         if not self.cost.draws.size:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from expertp.analysis.curve_fit import CurveFit, Edge, interval
+from expertp.analysis.curve_fit import Edge
 from expertp.analysis.verdict import Verdict
 from expertp.figures import style
 from expertp.figures.labels import HP_SHORT, axes_with_data
@@ -66,16 +66,9 @@ def data(study: StudySpec, verdicts: Sequence[Verdict]) -> DriftData:
 def shifts(verdict: Verdict) -> dict[Size, Shift]:
     """Return the shift of each size whose optimum is known; empty where the base's is unknown."""
     base = verdict.base_fit
-    return {} if base is None else {size: shift(fit, base) for size, fit in verdict.fits.items()}
-
-
-def shift(fit: CurveFit, base: CurveFit) -> Shift:
-    """Return the shift of an optimum from the base's."""
-    if fit is base:
-        return Shift(Estimate(0.0, 0.0, 0.0), fit.edge)
-    (low, high), (base_low, base_high) = fit.bounds(), base.bounds()
-    ends = interval(low - base_high, high - base_low)
-    return Shift(Estimate(fit.optimum.value - base.optimum.value, *ends), fit.edge or base.edge)
+    if base is None:
+        return {}
+    return {size: Shift(fit.shift_from(base), fit.edge or base.edge) for size, fit in verdict.fits.items()}
 
 
 def draw(figure: Figure, drift: DriftData) -> None:
