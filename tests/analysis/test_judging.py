@@ -101,6 +101,18 @@ def test_another_size_still_fails_where_some_zero_shot_runs_diverge():
     assert (seen.conclusion, seen.worst.size) == ("FAILS", size_of(4.0))
 
 
+def test_all_sizes_are_fitted_at_the_same_values_unless_a_minimum_lies_at_the_end_of_the_window():
+    grid = tuple(np.arange(-10.0, -2.9, 0.5).tolist())
+
+    def values_of(drift):
+        axis = make_axis(parabola, -6.0, drift, 0.001, np.random.default_rng(0), scales=(1.0, 4.0), grid=grid)
+        seen = judge_curves(axis, RULE)
+        return seen.conclusion, [(fit.values[0], fit.values[-1]) for fit in seen.fits.values()]
+
+    assert values_of(0.9) == ("FAILS", [(-8.0, -4.0)] * 2)
+    assert values_of(1.2) == ("FAILS", [(-8.0, -4.0), (-7.5, -3.5)])
+
+
 def test_joint_growth_is_per_doubling_of_each_dimension():
     study = load_study(
         EXAMPLE,

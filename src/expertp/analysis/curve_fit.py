@@ -4,7 +4,8 @@
 
 x is the distance in octaves from the zero-shot value. b_1 and b_2 are free. Higher coefficients have a normal prior
 around 0 whose s.d. is a share of b_2 (`HIGHER`): near its minimum a loss curve is a parabola with some skew, and a few
-noisy values must not bend it further. All values within `WINDOW` octaves enter the fit, the same ones at every size.
+noisy values must not bend it further. All values within `WINDOW` octaves enter the fit, the same ones at every size,
+except where the minimum lies at the end of this window: there, the window follows it (`fit_curve`).
 The posterior of the coefficients is normal given the s.d. of the noise, which is itself uncertain. Intervals come from
 draws of both.
 
@@ -206,7 +207,9 @@ def fit_curve(curve: Curve, noise: Noise, allowed: Collection[float] | None = No
     Returns:
         The fit; None where fewer than three values are known, or none near the zero-shot value.
 
-    Where the minimum lies on the end of the window and the grid goes on, the window moves towards it, value by value.
+    Where the minimum lies on the end of the window and the grid goes on, the window moves towards it, value by value. A
+    window that covers the minima of all sizes would ask the polynomial for more octaves than it describes. The price is
+    that the misfit of such a size no longer cancels against that of the base; its cost is that of two octaves or more.
     """
     known = [value for value in finite_values(curve) if allowed is None or value in allowed]
     centre, tried = curve.centre, set[float]()

@@ -79,8 +79,8 @@ def judge_curves(
         tail: probability that intervals leave out on each side.
     """
     noise = noise or pooled_noise(curves)
-    # The same values at every size: those at which no run has diverged anywhere. A value at which runs were stopped is
-    # left out at their size only: it may be the best of another.
+    # Every size may be fitted at the same values: those at which no run has diverged anywhere. A value at which runs
+    # were stopped is left out at their size only: it may be the best of another.
     known = [{*finite_values(each), *each.stopped_values} for each in curves]
     shared = set.intersection(*known) if known else set()
     fits = {
