@@ -13,9 +13,10 @@ from synthetic import write_study
 
 from expertp.analysis.balance import LoadBalance
 from expertp.analysis.collapse import Collapse
+from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.figures import arms, balance, collapse, cost, curves, drift, expert_shape, scaling
-from expertp.figures.labels import summarize, thinned
+from expertp.figures.labels import interval_label, summarize, thinned
 from expertp.figures.save import BACKGROUND, inline_svg, render, to_csv
 from expertp.figures.style import INK, OTHER, OURS, RETUNED, SIZE_COLOURS, size_colour
 from expertp.study.cells import expand, unique_runs
@@ -135,6 +136,16 @@ def test_tuning_again_is_judged_by_the_mean_as_its_gap_is(table):
     largest = table.sizes("width")[-1]
     found = arms._retuned(StudyTable.join(table.study, results), "width", largest, sp)
     assert found == (tuned, "log2_lr -9")
+
+
+def test_the_confidence_of_intervals_is_that_of_the_verdicts(verdict):
+    own = verdict.axes[0]
+    assert interval_label([own], own.hp) == "lr, 95% interval"
+    looked_at = [replace(own, tail=tail_of_look(look)) for look in (1, 2)]
+    assert interval_label(looked_at, own.hp) == "lr, 97.5% to 99.2% interval"
+    wide = drift.shifts(looked_at[1]).values()
+    narrow = drift.shifts(own).values()
+    assert all(a.octaves.low <= b.octaves.low for a, b in zip(wide, narrow, strict=True))
 
 
 def test_drift_and_cost_are_those_of_the_verdict(table, verdict):

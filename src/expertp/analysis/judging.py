@@ -26,7 +26,7 @@ from expertp.analysis.curves import Curve
 from expertp.analysis.verdict import Conclusion, Judgement, SizeCost, Verdict
 from expertp.study.cells import Size, looks_of
 from expertp.study.spec import HP, HPS, StudySpec, VerdictSpec
-from expertp.util.statistics import TAIL, UNKNOWN, Estimate
+from expertp.util.statistics import TAIL, UNKNOWN, Estimate, confidence
 from expertp.util.text import plural
 
 DIMENSIONS = ("n_embd", "n_layer", "n_exp", "alpha_ffn")
@@ -201,7 +201,7 @@ def conclude(seen: Judgement) -> tuple[Conclusion, str]:
     if worst.cost.value == math.inf:
         return "FAILS", f"zero-shot runs diverge {where}"
     ends = " to ".join("unknown" if math.isnan(end) else f"{end:.4f}" for end in (worst.cost.low, worst.cost.high))
-    cost = f"zero-shot costs {worst.cost.value:.4f} nats {where} ({100 * (1 - 2 * seen.tail):.3g}%: {ends})"
+    cost = f"zero-shot costs {worst.cost.value:.4f} nats {where} ({confidence(seen.tail)}: {ends})"
     if worst.is_beyond:
         return "FAILS", f"{cost}, beyond {tolerance}"
     if worst.diverged:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from expertp.analysis.curve_fit import CurveFit, Noise
 from expertp.study.cells import Arm, Size
 from expertp.study.spec import HP
-from expertp.util.statistics import TAIL, UNKNOWN, Estimate
+from expertp.util.statistics import TAIL, UNKNOWN, Estimate, confidence
 
 Conclusion = Literal["TRANSFERS", "FAILS", "UNDECIDED"]
 Power = Literal["control fails", "NO POWER", "no control"]
@@ -100,6 +100,11 @@ class Judgement:
     def has_no_power(self) -> bool:
         """Whether the study could not have seen a failure: the control does not fail."""
         return self.power == "NO POWER"
+
+    @property
+    def other_confidence(self) -> str:
+        """The confidence of the intervals where it is not 95%, as text; else empty."""
+        return confidence(self.tail) if self.tail < TAIL else ""
 
     @property
     def worst(self) -> SizeCost | None:
