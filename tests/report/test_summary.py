@@ -30,6 +30,13 @@ def test_a_study_that_transfers_says_what_it_costs_and_what_sp_would_have_cost()
     assert better.endswith("along depth (nats).")
 
 
+def test_a_control_that_does_not_fail_is_said():
+    control = "arms={sp: {axes: [width, depth], control: [width]}}"
+    sentence = "NO POWER: The control does not fail along width, so a failure could not be seen there."
+    assert sentence in sentences(control, optimum=-6.0)
+    assert sentence not in sentences(control, optimum=-6.0, behind=0.7)
+
+
 def test_what_fails_or_is_undecided_is_said():
     assert sentences(optimum=-6.0, drift=1.0)[0] == "FAILS: What was tuned at the base does not hold along width."
     undecided = sentences(optimum=-6.0, noise=0.1)
