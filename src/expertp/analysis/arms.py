@@ -65,14 +65,14 @@ def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None
     """Judge the zero-shot runs of an arm by the lowest losses of the study's own arm."""
     references = {size: _reference(table, axis, size, own) for size in table.sizes(axis)}
     base_size, base_loss = table.base(axis), references[table.base(axis)].loss
-    behind = {
-        size: _behind(table.zero_shot_pairs(axis, size, arm, table.own), reference.cost, place)
-        for place, (size, reference) in enumerate(references.items())
+    gaps = {
+        size: _gap(table.zero_shot_pairs(axis, size, arm, table.own), place) for place, size in enumerate(references)
     }
+    behind = {size: None if gap is None else gap + references[size].cost for size, gap in gaps.items()}
     base, costs = behind[base_size], []
     tail = tail_of_axis(table.study, axis)
     strict = tail_of_growth(tail, len(references) - 1)
-    for size, found in behind.items():
+    for size, gap in gaps.items():
         gain = base_loss - references[size].loss
         tolerance = tolerance_of(table.study.verdict, gain)
         if size.is_base:
@@ -81,8 +81,9 @@ def _judge_zero_shot(table: StudyTable, axis: str, arm: Arm, own: Verdict | None
             costs.append(SizeCost(size, INFINITE, INFINITE, tolerance, gain))
         elif diverged := _diverged_runs(table, axis, size, arm):
             costs.append(SizeCost(size, UNKNOWN, UNKNOWN, tolerance, gain, diverged=diverged))
-        elif found is not None and base is not None:
-            costs.append(SizeCost(size, found.estimate(tail), (found - base).estimate(strict), tolerance, gain))
+        elif gap is not None and (found := behind[size]) is not None and base is not None:
+            growth = (found - base).estimate(strict)
+            costs.append(SizeCost(size, found.estimate(tail), growth, tolerance, gain, gap=gap.estimate(tail)))
     numbers = Judgement(
         axis=axis,
         arm=arm,
@@ -123,14 +124,13 @@ def _reference(table: StudyTable, axis: str, size: Size, own: Verdict | None) ->
     return _Reference(float(np.mean(losses)) if losses else math.nan, Drawn(0.0, np.zeros(DRAWS)))
 
 
-def _behind(pairs: Sequence[tuple[float, float]], own_cost: Drawn, seed: int) -> Drawn | None:
-    """Return the loss of an arm minus the lowest of the study's own arm, from zero-shot losses; None if unknown."""
-    changes = [theirs - ours for theirs, ours in pairs if math.isfinite(theirs - ours)]
-    if not changes:
+def _gap(pairs: Sequence[tuple[float, float]], seed: int) -> Drawn | None:
+    """Return the zero-shot loss of an arm minus that of the study's own arm, paired by seed; None if unknown."""
+    gaps = [theirs - ours for theirs, ours in pairs if math.isfinite(theirs - ours)]
+    if not gaps:
         return None
-    mean, n = float(np.mean(changes)), len(changes)
-    if n < 2 or not own_cost.draws.size:
-        return Drawn(mean + own_cost.value, np.empty(0))
-    error = float(np.std(changes, ddof=1)) / math.sqrt(n)
-    draws = np.random.default_rng((seed, 1)).standard_t(n - 1, DRAWS)
-    return Drawn(mean + own_cost.value, mean + error * draws + own_cost.draws)
+    mean, n = float(np.mean(gaps)), len(gaps)
+    if n < 2:
+        return Drawn(mean, np.empty(0))
+    error = float(np.std(gaps, ddof=1)) / math.sqrt(n)
+    return Drawn(mean, mean + error * np.random.default_rng((seed, 1)).standard_t(n - 1, DRAWS))

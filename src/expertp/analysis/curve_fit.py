@@ -118,6 +118,11 @@ class Drawn:
         """Return the number with its interval, which leaves out `tail` of the draws on each side."""
         return Estimate(self.value, *interval(self.draws, self.draws, tail))
 
+    def __add__(self, other: Drawn) -> Drawn:
+        """Return the sum with a number of another curve; without draws where one of them has none."""
+        has_draws = self.draws.size and other.draws.size
+        return Drawn(self.value + other.value, self.draws + other.draws if has_draws else np.empty(0))
+
     def __sub__(self, other: Drawn) -> Drawn:
         """Return the difference to a number of another curve; without draws where one of them has none."""
         has_draws = self.draws.size and other.draws.size

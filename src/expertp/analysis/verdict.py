@@ -22,11 +22,13 @@ class SizeCost:
 
     Args:
         size: the size.
-        cost: loss of zero-shot minus the lowest loss; infinite where zero-shot runs diverge.
+        cost: loss of zero-shot minus the lowest loss; infinite where zero-shot runs diverge. Of an arm that is not
+            re-tuned, minus the lowest loss of the study's own arm: negative where the arm is ahead of all its values.
         growth: this cost minus that at the base.
         tolerance: largest cost that the study allows at this size.
         gain: lowest loss of the base minus lowest loss of the size.
         sensitivity: what one octave off the optimum would cost; unknown for an arm that is not re-tuned.
+        gap: zero-shot loss of an arm that is not re-tuned minus that of the study's own arm, paired by seed.
         diverged: zero-shot runs that diverge where they are too few to fail, in words; the cost is unknown then.
     """
 
@@ -36,6 +38,7 @@ class SizeCost:
     tolerance: float
     gain: float
     sensitivity: Estimate = UNKNOWN
+    gap: Estimate = UNKNOWN
     diverged: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,6 +50,7 @@ class SizeCost:
             "tolerance": _or_null(self.tolerance),
             "gain": _or_null(self.gain),
             **_tree("sensitivity", self.sensitivity),
+            **_tree("gap", self.gap),
         }
 
     @property
