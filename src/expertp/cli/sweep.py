@@ -26,7 +26,7 @@ from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.cli.verdicts import verdict_table
 from expertp.errors import InputError, one_line
 from expertp.study.cells import expand, unique_runs
@@ -176,7 +176,7 @@ def describe_cost(study: StudySpec, runs: "Sequence[RunSpec]", workers: int) -> 
         [
             f"{study.name}: {plural(len(runs), 'run')} of {steps}",
             "",
-            columns(rows),
+            text_table(rows),
             "",
             f"total: {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs, {disk / 2**20:,.0f} MiB of disk",
         ]
@@ -190,7 +190,7 @@ def describe_time(times: "Forecast", workers: int) -> str:
         alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
         rows.append((each.model.label, str(each.runs), alone, together, "timed" if each.is_timed else "estimated"))
     total = f"about {duration(times.seconds)} with {plural(workers, 'worker')} on this machine"
-    return "\n".join(["", columns(rows), "", f"{total}, {times.basis}"])
+    return "\n".join(["", text_table(rows), "", f"{total}, {times.basis}"])
 
 
 def train(study: StudySpec, out: str, executor: "Executor", seconds: float | None = None) -> int:
