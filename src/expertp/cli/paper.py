@@ -199,7 +199,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     from expertp.cli.signals import stop_signal
     from expertp.cli.sweep import SweepView
     from expertp.paper.store import PaperDirectory
-    from expertp.search.design import decide
+    from expertp.search.design import sweep_until_decided
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.sweep import sweep
 
@@ -212,7 +212,9 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
             view, executor = SweepView(reporter, args.workers), LocalExecutor(args.workers)
             # With published results, the cells are those that were published.
             if study.study.chosen is not None and profile.minutes is not None and directory.results is None:
-                return decide(study, executor, 60 * profile.minutes, view.show_proposal, stop.received, view.follow)
+                return sweep_until_decided(
+                    study, executor, 60 * profile.minutes, view.show_proposal, stop.received, view.follow
+                )
             sweep(study, executor, stop.received, view.follow(study))
             return study
 

@@ -195,7 +195,7 @@ def describe_time(times: "Forecast", workers: int) -> str:
 
 def train(study: StudySpec, out: str, executor: "Executor", seconds: float | None = None) -> int:
     """Train the missing runs, show the progress, and print the outcome; `seconds` is the time of an adaptive study."""
-    from expertp.search.design import decide
+    from expertp.search.design import sweep_until_decided
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
     from expertp.study.table import SETTLED
@@ -210,7 +210,7 @@ def train(study: StudySpec, out: str, executor: "Executor", seconds: float | Non
             table = sweep(directory, executor, stop.received, view.follow(directory))
         else:
             budget = math.inf if seconds is None else seconds
-            directory = decide(directory, executor, budget, view.show_proposal, stop.received, view.follow)
+            directory = sweep_until_decided(directory, executor, budget, view.show_proposal, stop.received, view.follow)
             table = directory.table()
     directory = directory.settled()
     print(describe_outcome(directory, table, is_stopped=stop.received()))
