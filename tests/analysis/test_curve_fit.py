@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from analysis.surfaces import GRID, RISE, exponential, make_axis, make_curve, parabola, skewed
 
-from expertp.analysis.curve_fit import DRAWS, Noise, fit_curve, pooled_noise
+from expertp.analysis.curve_fit import DRAWS, CurveFit, Drawn, Noise, fit_curve, pooled_noise
+from expertp.util.statistics import Estimate
 
 NO_NOISE = Noise(sd=1e-6, dof=20)
 HALVES = (-7.0, -6.5, -6.0, -5.5, -5.0)
@@ -89,6 +90,21 @@ def test_an_optimum_beyond_the_grid_is_a_bound_and_its_cost_has_no_upper_end(opt
     assert (at.low if edge == "low" else at.high) == (-math.inf if edge == "low" else math.inf)
     assert cost.high == math.inf
     assert cost.low == pytest.approx(parabola(-6 - optimum) - parabola(end - optimum), rel=0.1)
+
+
+def optimum(value, draws, edge=None):
+    draws = np.asarray(draws, float)
+    nothing, is_bound = Drawn(0.0, np.empty(0)), np.where(np.isinf(draws), -1.0, 0.0)
+    side = Drawn(-1.0 if edge else 0.0, is_bound)
+    return CurveFit(exact(parabola, -6.0), (), Drawn(value, draws), side, nothing, nothing, 0.1, 3.0)
+
+
+def test_the_interval_of_a_shift_from_or_to_a_bound_is_open():
+    base, beyond = optimum(-7.0, [-7.1, -7.0, -6.9]), optimum(-10.0, [-np.inf, -10.0, -9.9], "low")
+    there, back = beyond.shift_from(base), base.shift_from(beyond)
+    assert (there.value, there.low, back.value, back.high) == (-3.0, -math.inf, 3.0, math.inf)
+    assert (there.high, back.low) == (pytest.approx(-3.0), pytest.approx(3.0))
+    assert base.shift_from(base) == Estimate(0.0, 0.0, 0.0)
 
 
 def test_the_window_follows_an_optimum_far_from_the_zero_shot_value():

@@ -31,6 +31,13 @@ def test_the_shift_per_doubling_of_steps_is_that_of_the_training_curves(moves):
     assert horizon_drift(made(moves)).value == pytest.approx(moves, abs=0.05)
 
 
+def test_the_shift_of_an_optimum_at_the_end_of_the_grid_is_a_bound():
+    """At half of the steps the optimum lies at -5, beyond the grid, and at its end it is taken for -6."""
+    seen = horizon_drift(made(-2.0))
+    assert seen.low == -math.inf
+    assert seen.high < 0
+
+
 @pytest.mark.parametrize("train", [{"schedule": "cosine"}, {"warmup_steps": 80}])
 def test_it_is_unknown_where_half_a_run_is_not_a_shorter_run(train):
     assert not horizon_drift(made(-0.6, **train)).is_known

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,50 @@ def test_any_size_that_fails_is_enough():
     (axis[1],) = make_axis(parabola, -6.0, 1.0, 0.001, rng, scales=(2.0,), seed_shift=0.001)
     seen = judge_curves(axis, RULE)
     assert (seen.conclusion, seen.worst.size) == ("FAILS", size_of(2.0))
+
+
+def diverging(curve, seeds):
+    """Return a curve whose zero-shot runs of some seeds have diverged."""
+    at = curve.log2_values.index(curve.centre)
+    row = tuple(math.inf if seed in seeds else loss for seed, loss in enumerate(curve.losses[at]))
+    return replace(curve, losses=(*curve.losses[:at], row, *curve.losses[at + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "conclusion", "reason"),
+    [
+        ((1,), "UNDECIDED", "1 of 3 zero-shot runs diverge at 4 times the base"),
+        ((0, 1), "FAILS", "zero-shot runs diverge at 4 times the base"),
+    ],
+)
+def test_fewer_diverged_zero_shot_runs_than_half_leave_the_verdict_open(seeds, conclusion, reason):
+    """The four other values of the grid are enough for a fit, and the seeds that are left say TRANSFERS."""
+    base, large = make_axis(parabola, -6.0, 0.0, 0.001, np.random.default_rng(0), scales=(1.0, 4.0), grid=HALVES)
+    assert judge_curves([base, large], RULE).conclusion == "TRANSFERS"
+    seen = judge_curves([base, diverging(large, seeds)], RULE)
+    assert (seen.conclusion, seen.reason) == (conclusion, reason)
+    at_base = judge_curves([diverging(base, (1,)), large], RULE)
+    assert (at_base.conclusion, at_base.reason) == ("UNDECIDED", "1 of 3 zero-shot runs of the base itself diverge")
+
+
+def test_another_size_still_fails_where_some_zero_shot_runs_diverge():
+    rng = np.random.default_rng(0)
+    base, middle = make_axis(parabola, -6.0, 0.0, 0.001, rng, scales=(1.0, 2.0), grid=HALVES)
+    (large,) = make_axis(parabola, -6.0, 0.5, 0.001, rng, scales=(4.0,), grid=(-7.0, -6.5, -6.0, -5.5, -5.0, -4.0))
+    seen = judge_curves([base, diverging(middle, (1,)), large], RULE)
+    assert (seen.conclusion, seen.worst.size) == ("FAILS", size_of(4.0))
+
+
+def test_all_sizes_are_fitted_at_the_same_values_unless_a_minimum_lies_at_the_end_of_the_window():
+    grid = tuple(np.arange(-10.0, -2.9, 0.5).tolist())
+
+    def values_of(drift):
+        axis = make_axis(parabola, -6.0, drift, 0.001, np.random.default_rng(0), scales=(1.0, 4.0), grid=grid)
+        seen = judge_curves(axis, RULE)
+        return seen.conclusion, [(fit.values[0], fit.values[-1]) for fit in seen.fits.values()]
+
+    assert values_of(0.9) == ("FAILS", [(-8.0, -4.0)] * 2)
+    assert values_of(1.2) == ("FAILS", [(-8.0, -4.0), (-7.5, -3.5)])
 
 
 def test_joint_growth_is_per_doubling_of_each_dimension():

@@ -3,9 +3,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from analysis.surfaces import FINE, at_scale, results_of, small_study, table_of
+from analysis.surfaces import FINE, at_scale, parabola, results_of, small_study, table_of
 
+from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
+from expertp.study.spec import ChoiceSpec
 from expertp.study.table import StudyTable
 
 
@@ -115,7 +117,7 @@ def test_one_diverged_zero_shot_run_of_three_is_no_evidence():
 
 def test_a_base_that_diverges_is_undecided():
     seen = verdict_of(small_study(), status=lambda run: "diverged" if run.model.n_embd == 64 else "finished")
-    assert (seen.conclusion, seen.reason) == ("UNDECIDED", "zero-shot runs of the base itself diverge")
+    assert (seen.conclusion, seen.reason) == ("UNDECIDED", "3 of 3 zero-shot runs of the base itself diverge")
 
 
 def test_a_study_without_a_verdict_still_has_numbers():
@@ -153,3 +155,47 @@ def test_every_grid_of_every_axis_is_judged():
 def test_sizes_at_which_nothing_is_swept_are_not_judged():
     study = small_study("axes={width: {sizes: [64, 128, 256], sweep: [log2_lr], sweep_at: [256]}}")
     assert [each.size.scale for each in verdict_of(study, optimum=-6.0).costs] == [4]
+
+
+LR = ChoiceSpec(axis="width", hp="log2_lr", values=(-7, -6.5, -6, -5.5, -5), seeds=(0, 1))
+INIT = ChoiceSpec(axis="width", hp="log2_init_std", values=(-5, -4.5, -4, -3.5, -3), seeds=(0, 1))
+BOTH = ("axes={width: {sizes: [64, 256]}}", "seeds=[0, 1]", FINE, "grids.log2_init_std=[-5, -4.5, -4, -3.5, -3]")
+
+
+@pytest.mark.parametrize("retune", ["", "retune: {width: [64, 256]}, "])
+def test_time_that_ends_in_the_middle_of_a_look_takes_nothing_from_verdicts_that_are_decided(retune):
+    """The look adds a seed for init std; its runs, the zero-shot runs of all arms among them, have not begun."""
+    study = small_study(*BOTH, f"arms={{sp: {{axes: [width], {retune}control: [width]}}}}")
+    before = study.replace(chosen=(LR, INIT))
+    grown = study.replace(chosen=(LR, INIT.replace(seeds=(0, 1, 2), looks=2, before=INIT)))
+    results = []
+    for each in results_of(before, optimum=-6.0):
+        is_wide_sp, octave = each.run.hps.rules == "sp" and each.run.model.n_embd == 256, math.log2(each.run.hps.lr)
+        results.append(
+            replace(each, val_loss=each.val_loss + (parabola(octave + 9) - parabola(octave + 6)) * is_wide_sp)
+        )
+    seen, cut = (judge(StudyTable.join(each, results)) for each in (before, grown))
+    assert [each.to_dict() for each in (*cut.axes, *cut.others)] == [
+        each.to_dict() for each in (*seen.axes, *seen.others)
+    ]
+    assert (cut.axes[0].conclusion, cut.axes[0].power) == ("TRANSFERS", "control fails")
+    assert cut.missing > 0
+
+
+def test_a_look_that_is_complete_counts_although_another_is_not():
+    study = small_study(*BOTH)
+    lr = LR.replace(seeds=(0, 1, 2, 3), looks=2, before=LR)
+    init = INIT.replace(values=(*INIT.values, -2.5), looks=2, before=INIT)
+    grown = study.replace(chosen=(lr, init))
+    results = [each for each in results_of(grown, optimum=-6.0) if each.run.hps.init_std != 2.0**-2.5]
+    seen = judge(StudyTable.join(grown, results)).axes
+    assert [each.tail for each in seen] == [tail_of_look(2), tail_of_look(1)]
+    assert seen[0].conclusion == "TRANSFERS"
+
+
+def test_a_failed_zero_shot_run_of_a_seed_that_only_another_curve_has_is_not_missed():
+    study = small_study(*BOTH).replace(chosen=(LR, INIT.replace(seeds=(0, 1, 2))))
+    is_lost = lambda run: (run.train.seed, run.hps.lr) == (2, 2.0**-6)  # noqa: E731
+    lr, init = judge(table_of(study, optimum=-6.0, status=lambda run: "failed" if is_lost(run) else "finished")).axes
+    assert lr.conclusion == "TRANSFERS"
+    assert "runs have no result" in init.reason

@@ -167,10 +167,10 @@ def test_an_adaptive_study_of_a_finding_keeps_its_cells(tiny_profile, tmp_path, 
 
 @pytest.mark.heavy
 def test_an_adaptive_study_has_its_time_once_however_often_it_is_made(tiny_profile, tmp_path, monkeypatch):
-    name, budgets, decide = "joint-scale", [], design.decide
+    name, budgets, decide = "joint-scale", [], design.sweep_until_decided
     monkeypatch.setattr("expertp.paper.profile.STUDIES", {name: replace(profiles.STUDIES[name], is_adaptive=True)})
     monkeypatch.setattr("expertp.paper.profile.load_profile", lambda _: tiny_profile.replace(minutes=0.2))
-    monkeypatch.setattr(design, "decide", lambda *given: budgets.append(given[2]) or decide(*given))
+    monkeypatch.setattr(design, "sweep_until_decided", lambda *given: budgets.append(given[2]) or decide(*given))
     command = ["paper", "make", name, "--out", str(tmp_path / "out"), "--workers", "1", "--json"]
     assert main(command) == 0
     spent = training_seconds(read_study(tmp_path / "out" / "studies" / name))

@@ -222,7 +222,11 @@ def test_an_adaptive_sweep_trains_few_cells_and_goes_on(study_file: Path, tmp_pa
     assert "UNDECIDED" in text
     assert {each.status for each in read_study(out).results()} >= {"finished"}
     assert say("sweep", study_file, "--out", out, "--workers", 1)[0] == 0
-    assert read_study(out).study.chosen is None
+    full = read_study(out)
+    assert full.study.chosen is None
+    assert [each.looks for each in full.study.refinements] == [2]
+    dry = say("sweep", study_file, "--out", out, "--until", "decided", "--dry-run")[1]
+    assert f"all {len(full.runs)} runs are there" in dry  # it begins with all of them
 
 
 @pytest.mark.parametrize(

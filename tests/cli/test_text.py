@@ -4,7 +4,7 @@ import pytest
 
 from expertp.analysis.paired import paired
 from expertp.cli import bench, tune
-from expertp.cli.text import table
+from expertp.cli.text import text_table
 from expertp.search.tune import Outcome, Trial
 from expertp.spec import BaseHPs
 
@@ -14,7 +14,7 @@ ROWS = [("name", "value [unit] of each"), ("a [bold] :smile:", "long words " * 2
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_a_table_is_as_wide_as_the_output_and_keeps_every_word(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    text = table(ROWS)
+    text = text_table(ROWS)
     assert width - 15 <= max(map(len, text.splitlines())) <= width
     assert text.count("long") == text.count("words") == 20
     assert "a [bold] :smile:" in text
@@ -23,33 +23,33 @@ def test_a_table_is_as_wide_as_the_output_and_keeps_every_word(width: int, monke
 def test_a_pipe_gets_80_columns_of_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    text = table(ROWS)
+    text = text_table(ROWS)
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
 
 
 def test_headers_wrap_before_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    lines = table([("name", "a header of many words"), ("x", "1 2 3 4 5")]).splitlines()
+    lines = text_table([("name", "a header of many words"), ("x", "1 2 3 4 5")]).splitlines()
     assert lines[-1] == "x     1 2 3 4 5"
     assert [line[6:] for line in lines[:2]] == ["a header of", "many words"]
 
 
 def test_a_narrow_output_breaks_words_rather_than_losing_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "12")
-    text = table([("name", "b"), ("abcdefghijklmnop", "q")])
+    text = text_table([("name", "b"), ("abcdefghijklmnop", "q")])
     assert max(map(len, text.splitlines())) <= 12
     assert "".join(line[:9].strip() for line in text.splitlines()[2:]) == "abcdefghijklmnop"
 
 
 def test_what_a_terminal_obeys_is_shown_as_its_escape() -> None:
-    assert table([("name",), ("a\x1b[31mb\nc",)]).splitlines()[-1] == r"a\x1b[31mb\nc"
+    assert text_table([("name",), ("a\x1b[31mb\nc",)]).splitlines()[-1] == r"a\x1b[31mb\nc"
 
 
 def test_the_table_of_a_benchmark_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     ms = dict.fromkeys(("fused", "loop", "grouped", "bmm", "dense"), 3257.8)
-    text = table(bench._table([{"name": "E64A16 alpha 0.25", "ms": ms, "vs_dense": 4.05, "vs_best_peer": 0.93}]))
+    text = text_table(bench._table([{"name": "E64A16 alpha 0.25", "ms": ms, "vs_dense": 4.05, "vs_best_peer": 0.93}]))
     assert max(map(len, text.splitlines())) <= 80
     assert "E64A16 alpha 0.25" in text
 

@@ -7,18 +7,16 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from analysis.surfaces import make_curve, parabola
 from matplotlib.figure import Figure
 from synthetic import write_study
 
 from expertp.analysis.balance import LoadBalance
 from expertp.analysis.collapse import Collapse
-from expertp.analysis.curve_fit import CurveFit, Drawn
+from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.figures import arms, balance, collapse, cost, curves, drift, expert_shape, scaling
-from expertp.figures.labels import summarize, thinned
+from expertp.figures.labels import interval_label, summarize, thinned
 from expertp.figures.save import BACKGROUND, inline_svg, render, to_csv
 from expertp.figures.style import INK, OTHER, OURS, RETUNED, SIZE_COLOURS, size_colour
 from expertp.study.cells import expand, unique_runs
@@ -140,19 +138,14 @@ def test_tuning_again_is_judged_by_the_mean_as_its_gap_is(table):
     assert found == (tuned, "log2_lr -9")
 
 
-def optimum(value, draws, edge=None):
-    draws = np.asarray(draws, float)
-    nothing, is_bound = Drawn(0.0, np.empty(0)), np.where(np.isinf(draws), -1.0, 0.0)
-    side = Drawn(-1.0 if edge else 0.0, is_bound)
-    curve = make_curve(parabola, -6.0, 0.0, np.random.default_rng(0))
-    return CurveFit(curve, (), Drawn(value, draws), side, nothing, nothing, 0.1, 3.0)
-
-
-def test_an_open_interval_of_a_shift_stays_open():
-    base, beyond = optimum(-7.0, [-7.1, -7.0, -6.9]), optimum(-10.0, [-np.inf, -10.0, -9.9], "low")
-    shift = drift.shift(beyond, base)
-    assert (shift.octaves.value, shift.octaves.low, shift.edge) == (-3.0, -math.inf, "low")
-    assert shift.octaves.high == pytest.approx(-3.0)
+def test_the_confidence_of_intervals_is_that_of_the_verdicts(verdict):
+    own = verdict.axes[0]
+    assert interval_label([own], own.hp) == "lr, 95% interval"
+    looked_at = [replace(own, tail=tail_of_look(look)) for look in (1, 2)]
+    assert interval_label(looked_at, own.hp) == "lr, 97.5% to 99.2% interval"
+    wide = drift.shifts(looked_at[1]).values()
+    narrow = drift.shifts(own).values()
+    assert all(a.octaves.low <= b.octaves.low for a, b in zip(wide, narrow, strict=True))
 
 
 def test_drift_and_cost_are_those_of_the_verdict(table, verdict):

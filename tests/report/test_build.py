@@ -72,6 +72,8 @@ def test_an_adaptive_study_lists_its_next_cells_and_stopped_runs(tmp_path):
     assert "stopped early: training loss 4.2500, that of zero-shot 3.5000" in page
     assert "step 13 of" in page
     assert "1/2s" in page
+    assert "] (97.5%)</td>" in page
+    assert "97.5% interval" in page
 
 
 @pytest.fixture(scope="module")

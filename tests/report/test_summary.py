@@ -26,8 +26,27 @@ def test_a_study_that_transfers_says_what_it_costs_and_what_sp_would_have_cost()
     assert cost.startswith("There, the base's values cost at most 0.00")
     assert cost.endswith("the larger models gain 0.199 nats over the base.")
     assert sp == "FAILS: with sp instead, the same values cost 0.700 along width (nats)."
-    assert better.startswith("sp is ahead by 0.20")
+    assert better.startswith("sp is ahead, zero-shot to zero-shot, by 0.20")
     assert better.endswith("along depth (nats).")
+
+
+def test_an_arm_is_ahead_by_its_zero_shot_loss_although_the_own_arm_has_a_lower_one():
+    """Zero-shot of the study's own arm lies 0.04 nats above its lowest loss, and sp 0.02 nats below zero-shot."""
+    study = small_study(FINE, "axes={width: {sizes: [64, 256], sweep: [log2_lr]}}", "arms={sp: {axes: [width]}}")
+    results = []
+    for each in results_of(study, optimum=-6.0, drift=0.5, noise=0.0005):
+        ahead = 0.02 * (each.run.hps.rules == "sp" and each.run.model.n_embd == 256)
+        results.append(replace(each, val_loss=each.val_loss - ahead))
+    seen = judge(StudyTable.join(study, results))
+    assert seen.others[0].cost.low > 0
+    assert summarize_study(seen)[-1].startswith("sp is ahead, zero-shot to zero-shot, by 0.0")
+
+
+def test_a_control_that_does_not_fail_is_said():
+    control = "arms={sp: {axes: [width, depth], control: [width]}}"
+    sentence = "NO POWER: The control does not fail along width, so a failure could not be seen there."
+    assert sentence in sentences(control, optimum=-6.0)
+    assert sentence not in sentences(control, optimum=-6.0, behind=0.7)
 
 
 def test_what_fails_or_is_undecided_is_said():

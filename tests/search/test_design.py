@@ -3,10 +3,19 @@ import math
 import pytest
 from runs import tiny_study, write_tokens
 
+from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
-from expertp.search.design import FIRST_SEEDS, decide, first_choice, next_cells, propose, with_choices
+from expertp.search.design import (
+    FIRST_SEEDS,
+    first_choice,
+    next_cells,
+    propose,
+    sweep_until_decided,
+    whole_choice,
+    with_choices,
+)
 from expertp.study.cells import expand, unique_runs
-from expertp.study.spec import RefinementSpec
+from expertp.study.spec import AxisSpec, RefinementSpec
 from expertp.study.store import open_study, read_study
 from expertp.study.table import Result
 
@@ -142,8 +151,6 @@ def test_noise_asks_for_seeds_that_the_study_does_not_have(data, tmp_path, on):
     (proposal,) = propose(table := directory.table(), judge(table))
     assert proposal.choice.seeds[:3] == (0, 1, 5)
     assert set(proposal.choice.seeds[3:]) <= set(range(6, 30))
-    bound = propose(table, judge(table), is_bound_to_grid=True)
-    assert all(set(each.choice.seeds) <= {0, 1, 5} for each in bound)
 
 
 def test_a_base_that_is_not_tuned_asks_for_nothing(data, tmp_path, on):
@@ -158,7 +165,7 @@ def test_a_base_that_is_not_tuned_asks_for_nothing(data, tmp_path, on):
 def test_it_goes_on_until_the_axis_is_decided_and_writes_down_why(data, tmp_path, on, moved, conclusion):
     surface, proposed = on(Surface(moved=moved, noise=0.05)), []
     directory = adaptive(data, tmp_path)
-    ended = decide(directory, surface, on_proposal=lambda *each: proposed.append(each))
+    ended = sweep_until_decided(directory, surface, on_proposal=lambda *each: proposed.append(each))
     (verdict,) = judge(ended.table()).axes
     assert verdict.conclusion == conclusion
     assert proposed
@@ -172,14 +179,35 @@ def test_it_goes_on_until_the_axis_is_decided_and_writes_down_why(data, tmp_path
 def test_what_does_not_fit_the_budget_is_proposed_and_not_trained(data, tmp_path, on):
     surface, proposed = on(Surface(noise=0.03, seconds=1e6)), []
     directory = adaptive(data, tmp_path)
-    assert decide(directory, surface, 60, on_proposal=lambda *each: proposed.append(each)) == directory
+    assert sweep_until_decided(directory, surface, 60, on_proposal=lambda *each: proposed.append(each)) == directory
     assert [is_chosen for _, is_chosen in proposed] == [False]
+
+
+def test_time_that_ends_in_the_middle_of_a_look_leaves_the_numbers_of_the_look_before(data, tmp_path, on, monkeypatch):
+    surface, known, is_time_over = on(Surface(noise=0.03)), set(), []
+    directory = adaptive(data, tmp_path)
+    known.update(directory.runs)
+    monkeypatch.setattr(
+        "expertp.study.store.StudyDirectory.result",
+        lambda self, identity: (
+            surface.result(identity, self.runs[identity])
+            if identity in known
+            else Result(self.runs[identity], identity, "missing")
+        ),
+    )
+    surface.run_workers = lambda *_: is_time_over.append(True)
+    ended = sweep_until_decided(directory, surface, should_stop=lambda: bool(is_time_over))
+    (choice,) = ended.study.chosen
+    assert (choice.looks, choice.before) == (2, directory.study.chosen[0])
+    assert judge(ended.table()).axes[0].to_dict() == judge(directory.table()).axes[0].to_dict()
+    known.update(ended.runs)
+    assert judge(ended.table()).axes[0].tail == pytest.approx(0.025 / 6)
 
 
 def test_nothing_is_added_when_asked_to_stop(data, tmp_path, on):
     surface = on(Surface(noise=0.03))
     directory = adaptive(data, tmp_path)
-    assert decide(directory, surface, should_stop=lambda: True) == directory
+    assert sweep_until_decided(directory, surface, should_stop=lambda: True) == directory
 
 
 def test_it_follows_another_sweep_that_has_gone_ahead(data, tmp_path, on):
@@ -187,7 +215,7 @@ def test_it_follows_another_sweep_that_has_gone_ahead(data, tmp_path, on):
     directory = adaptive(data, tmp_path)
     ahead = with_choices(directory.study, propose(table := directory.table(), judge(table)))
     open_study(directory.path, ahead)
-    ended = decide(directory, surface)
+    ended = sweep_until_decided(directory, surface)
     assert ended.study.chosen[0].looks >= ahead.chosen[0].looks
     assert set(ended.study.chosen[0].seeds) >= set(ahead.chosen[0].seeds)
 
@@ -195,9 +223,31 @@ def test_it_follows_another_sweep_that_has_gone_ahead(data, tmp_path, on):
 def test_a_study_that_was_swept_in_full_can_be_decided_further(data, tmp_path, on):
     on(Surface(noise=0.08))
     directory = open_study(tmp_path / "study", tuned_study(data, grid=GRID, seeds=(0, 1, 2)))
-    (proposal,) = propose(table := directory.table(), judge(table))
+    table = directory.table()
+    (proposal,) = propose(table, judge(table))
     assert set(proposal.choice.values) >= set(GRID)
     assert set(proposal.choice.seeds) > {0, 1, 2}
+    assert proposal.choice.looks == 2
+    whole = whole_choice(directory.study)
+    assert expand(whole.replace(chosen=None)) == expand(whole)
+    (taken_up,) = propose(at := open_study(tmp_path / "study", whole).table(), judge(at))
+    assert (taken_up.choice, taken_up.runs) == (proposal.choice, proposal.runs)
+
+
+def test_a_study_that_was_swept_in_full_keeps_all_its_sizes(data):
+    study = tuned_study(data).replace(axes={"width": AxisSpec(sizes=(32, 64, 128))})
+    assert {run.model.n_embd for run in unique_runs(expand(whole_choice(study)))} == {32, 64, 128}
+
+
+def test_a_sweep_of_all_cells_counts_the_looks_of_an_adaptive_one_before(data, tmp_path, on):
+    on(Surface(noise=0.03))
+    directory = adaptive(data, tmp_path)
+    ahead = with_choices(directory.study, propose(table := directory.table(), judge(table)))
+    assert open_study(directory.path, ahead).study.chosen[0].looks == 2
+    for _ in range(2):  # the second sweep trains nothing, and is no look
+        full = open_study(directory.path, tuned_study(data))
+        assert judge(full.table()).axes[0].tail == tail_of_look(3)
+    assert [each.looks for begin in (first_choice, whole_choice) for each in begin(full.study).chosen] == [3, 3]
 
 
 def test_seeds_added_by_a_refinement_count_in_its_curve(data, tmp_path, on):

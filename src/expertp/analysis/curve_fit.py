@@ -4,7 +4,8 @@
 
 x is the distance in octaves from the zero-shot value. b_1 and b_2 are free. Higher coefficients have a normal prior
 around 0 whose s.d. is a share of b_2 (`HIGHER`): near its minimum a loss curve is a parabola with some skew, and a few
-noisy values must not bend it further. All values within `WINDOW` octaves enter the fit, the same ones at every size.
+noisy values must not bend it further. All values within `WINDOW` octaves enter the fit, the same ones at every size,
+except where the minimum lies at the end of this window: there, the window follows it (`fit_curve`).
 The posterior of the coefficients is normal given the s.d. of the noise, which is itself uncertain. Intervals come from
 draws of both.
 
@@ -117,6 +118,11 @@ class Drawn:
         """Return the number with its interval, which leaves out `tail` of the draws on each side."""
         return Estimate(self.value, *interval(self.draws, self.draws, tail))
 
+    def __add__(self, other: Drawn) -> Drawn:
+        """Return the sum with a number of another curve; without draws where one of them has none."""
+        has_draws = self.draws.size and other.draws.size
+        return Drawn(self.value + other.value, self.draws + other.draws if has_draws else np.empty(0))
+
     def __sub__(self, other: Drawn) -> Drawn:
         """Return the difference to a number of another curve; without draws where one of them has none."""
         has_draws = self.draws.size and other.draws.size
@@ -162,6 +168,14 @@ class CurveFit:
         """Return the place of the minimum; an end of its interval is infinite where the minimum may lie beyond."""
         return Estimate(self.optimum.value, *interval(*self.bounds(), tail))
 
+    def shift_from(self, other: CurveFit, tail: float = TAIL) -> Estimate:
+        """Return octaves from the minimum of another curve to this one's; an end is infinite where one is a bound."""
+        if self is other:
+            return Estimate(0.0, 0.0, 0.0)
+        (low, high), (other_low, other_high) = self.bounds(), other.bounds()
+        ends = interval(low - other_high, high - other_low, tail)
+        return Estimate(self.optimum.value - other.optimum.value, *ends)
+
     def cost_estimate(self, tail: float = TAIL) -> Estimate:
         """Return the cost of zero-shot; the upper end is infinite where the minimum may lie beyond the values."""
         if not self.cost.draws.size:
@@ -198,7 +212,9 @@ def fit_curve(curve: Curve, noise: Noise, allowed: Collection[float] | None = No
     Returns:
         The fit; None where fewer than three values are known, or none near the zero-shot value.
 
-    Where the minimum lies on the end of the window and the grid goes on, the window moves towards it, value by value.
+    Where the minimum lies on the end of the window and the grid goes on, the window moves towards it, value by value. A
+    window that covers the minima of all sizes would ask the polynomial for more octaves than it describes. The price is
+    that the misfit of such a size no longer cancels against that of the base; its cost is that of two octaves or more.
     """
     known = [value for value in finite_values(curve) if allowed is None or value in allowed]
     centre, tried = curve.centre, set[float]()

@@ -48,6 +48,11 @@ class Curve:
         return next((each for each in self.log2_values if math.isclose(each, value, abs_tol=1e-9)), value)
 
     @property
+    def zero_shot_losses(self) -> tuple[float, ...]:
+        """Losses of the zero-shot runs, one per seed; none where the curve does not have their value."""
+        return dict(zip(self.log2_values, self.losses, strict=True)).get(self.centre, ())
+
+    @property
     def n_diverged(self) -> tuple[int, ...]:
         """Number of diverged runs per value."""
         stopped = self.n_stopped or (0,) * len(self.losses)
@@ -98,7 +103,8 @@ def _median(losses: Sequence[float]) -> float:
 def curve(table: StudyTable, axis: str, size: Size, arm: Arm, hp: HP) -> Curve | None:
     """Return the loss curve of an arm at a size, or None where the study does not sweep it.
 
-    Zero-shot runs are part of it, whether the grid has their value or not.
+    Zero-shot runs are part of it, whether the grid has their value or not. Those of seeds that only another curve has
+    are part of it where they have a result.
     """
     swept = table.where(axis=axis, size=size, arm=arm, hp=hp)
     if not swept:
@@ -111,8 +117,10 @@ def curve(table: StudyTable, axis: str, size: Size, arm: Arm, hp: HP) -> Curve |
         stopped[row.cell.value] += row.result.status == "stopped"
     zero = zero_shot_value(arm, hp)
     at_zero = next((value for value in by_value if math.isclose(value, zero, abs_tol=1e-9)), zero)
+    own_seeds = {row.cell.seed for row in swept}
     for row in table.where(axis=axis, size=size, arm=arm, hp=None):
-        by_value.setdefault(at_zero, {}).setdefault(row.cell.seed, row.result.loss)
+        if row.cell.seed in own_seeds or not math.isnan(row.result.loss):
+            by_value.setdefault(at_zero, {}).setdefault(row.cell.seed, row.result.loss)
     values, seeds = sorted(by_value), sorted({seed for found in by_value.values() for seed in found})
     return Curve(
         axis=axis,

@@ -26,6 +26,8 @@ FEWEST_RECORDS = 3
 def horizon_drift(table: StudyTable) -> Estimate:
     """Return octaves by which the base's optimal learning rate moves per doubling of steps.
 
+    An end of the interval is infinite where an optimum may lie beyond the values of the grid.
+
     Unknown with another schedule than a constant one, where warm-up takes more than a quarter of the steps, or where
     the base's learning rates are not swept or have no training curves.
     """
@@ -45,7 +47,7 @@ def horizon_drift(table: StudyTable) -> Estimate:
     half, whole = fits
     if half is None or whole is None:
         return UNKNOWN
-    return (whole.optimum - half.optimum).estimate()
+    return whole.shift_from(half)
 
 
 def _training_curve(table: StudyTable, axis: str, swept: Curve, steps: int) -> Curve:

@@ -9,6 +9,8 @@ drift        slope of the optimum, in octaves, over doublings of the size
 TRANSFERS    at every size the whole interval of the cost lies within the tolerance
 FAILS        at some size the whole interval of the growth lies beyond the tolerance
 UNDECIDED    everything else
+
+Zero-shot diverges at a size where at least half of its runs do. Where fewer do, the size is not judged.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ import numpy as np
 from expertp.analysis.curve_fit import CurveFit, Noise, finite_values, fit_curve, interval, pooled_noise
 from expertp.analysis.curves import Curve
 from expertp.analysis.verdict import Conclusion, Judgement, SizeCost, Verdict
-from expertp.study.cells import Size
-from expertp.study.spec import HP, StudySpec, VerdictSpec
-from expertp.util.statistics import TAIL, UNKNOWN, Estimate
+from expertp.study.cells import Size, looks_of
+from expertp.study.spec import HP, HPS, StudySpec, VerdictSpec
+from expertp.util.statistics import TAIL, UNKNOWN, Estimate, confidence
+from expertp.util.text import plural
 
 DIMENSIONS = ("n_embd", "n_layer", "n_exp", "alpha_ffn")
 INFINITE = Estimate(math.inf, math.inf, math.inf)
@@ -37,8 +40,14 @@ def tail_of(study: StudySpec, axis: str, hp: HP) -> float:
     >>> tail_of(load_study("configs/study.yaml", []), "width", "log2_lr")
     0.025
     """
-    looks = [each.looks for each in study.chosen or () if (each.axis, each.hp) == (axis, hp)]
-    return tail_of_look(looks[0]) if looks else TAIL
+    looks = looks_of(study, axis, hp)
+    return tail_of_look(looks) if looks else TAIL
+
+
+def tail_of_axis(study: StudySpec, axis: str) -> float:
+    """Return the same for zero-shot runs of other arms: any look at the curves of an axis may have added to them."""
+    looks = [found for hp in HPS if (found := looks_of(study, axis, hp))]
+    return tail_of_look(1 + sum(each - 1 for each in looks)) if looks else TAIL
 
 
 def tail_of_look(number: int) -> float:
@@ -70,8 +79,8 @@ def judge_curves(
         tail: probability that intervals leave out on each side.
     """
     noise = noise or pooled_noise(curves)
-    # The same values at every size: those at which no run has diverged anywhere. A value at which runs were stopped is
-    # left out at their size only: it may be the best of another.
+    # Every size may be fitted at the same values: those at which no run has diverged anywhere. A value at which runs
+    # were stopped is left out at their size only: it may be the best of another.
     known = [{*finite_values(each), *each.stopped_values} for each in curves]
     shared = set.intersection(*known) if known else set()
     fits = {
@@ -81,14 +90,16 @@ def judge_curves(
     }
     base = next((fit for size, fit in fits.items() if size.is_base), None)
     sizes = [each for each in curves if not each.size.is_base]
-    strict = tail / max(len(sizes), 1)  # FAILS at any of several sizes
+    strict = tail_of_growth(tail, len(sizes))
     costs = []
     for each in sizes:
         fit = fits.get(each.size)
         gain = base.loss - fit.loss if base and fit else math.nan
         tolerance = (tolerances or {}).get(each.size, tolerance_of(rule, gain))
-        if _diverges(each):
+        if diverges(each.zero_shot_losses):
             costs.append(SizeCost(each.size, INFINITE, INFINITE, tolerance, gain))
+        elif diverged := diverged_runs(each.zero_shot_losses):
+            costs.append(SizeCost(each.size, UNKNOWN, UNKNOWN, tolerance, gain, diverged=diverged))
         elif fit and base:
             growth = (fit.cost - base.cost).estimate(strict)
             costs.append(
@@ -112,6 +123,11 @@ def judge_curves(
         return replace(numbers, conclusion="UNDECIDED", reason=why_open)
     conclusion, reason = conclude(numbers)
     return replace(numbers, conclusion=conclusion, reason=reason)
+
+
+def tail_of_growth(tail: float, n_sizes: int) -> float:
+    """Return the tail of the growth at each of several sizes, since any of them may fail (Bonferroni)."""
+    return tail / max(n_sizes, 1)
 
 
 def tolerance_of(rule: VerdictSpec | None, gain: float) -> float:
@@ -147,11 +163,22 @@ def doublings_of(size: Size, sizes: Sequence[Size]) -> float:
     return math.log2(size.scale) / max(len(grown), 1)
 
 
-def _diverges(curve: Curve) -> bool:
-    """Return whether half of the zero-shot runs have diverged, or runs at every value."""
-    losses = dict(zip(curve.log2_values, curve.losses, strict=True)).get(curve.centre, ())
+def diverges(losses: Sequence[float]) -> bool:
+    """Return whether at least half of the zero-shot runs with a result have diverged, so that zero-shot fails."""
     known = [loss for loss in losses if not math.isnan(loss)]
     return bool(known) and 2 * known.count(math.inf) >= len(known)
+
+
+def diverged_runs(losses: Sequence[float]) -> str:
+    """Return how many zero-shot runs have diverged, in words; empty if none has.
+
+    Where one has, the others say too little about zero-shot: they are the seeds that happened to be stable.
+
+    >>> diverged_runs((3.0, math.inf, 3.1)), diverged_runs((3.0, 3.1))
+    ('1 of 3 zero-shot runs', '')
+    """
+    diverged = losses.count(math.inf)
+    return f"{diverged} of {plural(len(losses), 'zero-shot run')}" if diverged else ""
 
 
 def _why_open(curves: Sequence[Curve]) -> str:
@@ -160,8 +187,8 @@ def _why_open(curves: Sequence[Curve]) -> str:
         return f"{missing} of {sum(len(each.losses) * each.n_seeds for each in curves)} runs have no result"
     if len(curves) < 2:
         return "the axis has no other size at which the grid is swept"
-    if _diverges(next(each for each in curves if each.size.is_base)):
-        return "zero-shot runs of the base itself diverge"
+    if diverged := diverged_runs(next(each for each in curves if each.size.is_base).zero_shot_losses):
+        return f"{diverged} of the base itself diverge"
     return ""
 
 
@@ -174,9 +201,11 @@ def conclude(seen: Judgement) -> tuple[Conclusion, str]:
     if worst.cost.value == math.inf:
         return "FAILS", f"zero-shot runs diverge {where}"
     ends = " to ".join("unknown" if math.isnan(end) else f"{end:.4f}" for end in (worst.cost.low, worst.cost.high))
-    cost = f"zero-shot costs {worst.cost.value:.4f} nats {where} ({100 * (1 - 2 * seen.tail):.3g}%: {ends})"
+    cost = f"zero-shot costs {worst.cost.value:.4f} nats {where} ({confidence(seen.tail)}: {ends})"
     if worst.is_beyond:
         return "FAILS", f"{cost}, beyond {tolerance}"
+    if worst.diverged:
+        return "UNDECIDED", f"{worst.diverged} diverge {where}"
     if all(each.is_within for each in seen.costs):
         return "TRANSFERS", f"{cost}, within {tolerance}"
     if math.isnan(worst.cost.high):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from expertp.analysis.arms import judge_arm
+from expertp.analysis.arms import curves_of_arm, judge_arm
 from expertp.analysis.curve_fit import pooled_noise
-from expertp.analysis.curves import curves
 from expertp.analysis.horizon import horizon_drift
 from expertp.analysis.judging import judge_curves, tail_of
 from expertp.analysis.verdict import Judgement, Power, StudyVerdict, Verdict
-from expertp.study.cells import swept_on
 from expertp.study.table import StudyTable
 
 
@@ -39,22 +37,18 @@ def judge(table: StudyTable) -> StudyVerdict:
     >>> [(each.axis, each.hp, each.conclusion) for each in judge(StudyTable.join(study, results)).axes]
     [('width', 'log2_lr', 'TRANSFERS')]
     """
+    statuses = [result.status for result in table.results]
+    table = table.at_complete_looks()
     rule, own = table.study.verdict, table.own
-    swept = {(axis, hp): curves(table, axis, own, hp) for axis in table.axes for hp in swept_on(table.study, axis)}
+    swept = curves_of_arm(table, own)
     noise = pooled_noise([each for found in swept.values() for each in found])
     verdicts = {
         (axis, hp): judge_curves(found, rule, noise, tail=tail_of(table.study, axis, hp))
         for (axis, hp), found in swept.items()
         if len(found) > 1 or len(table.sizes(axis)) == 1  # an axis may have zero-shot runs only
     }
-    others = tuple(
-        each
-        for arm in table.arms
-        if arm != own
-        for axis in table.axes_of(arm)
-        for each in judge_arm(table, axis, arm, next((each for each in verdicts.values() if each.axis == axis), None))
-    )
-    statuses = [result.status for result in table.results]
+    by_axis = {axis: verdict for (axis, _), verdict in reversed(verdicts.items())}  # the first of each axis
+    others = tuple(each for arm in table.arms if arm != own for each in judge_arm(table, arm, by_axis))
     return StudyVerdict(
         study=table.study.name,
         axes=tuple(replace(each, power=_power(table, each, others)) for each in verdicts.values()),

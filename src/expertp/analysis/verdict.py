@@ -10,7 +10,7 @@ from typing import Any, Literal
 from expertp.analysis.curve_fit import CurveFit, Noise
 from expertp.study.cells import Arm, Size
 from expertp.study.spec import HP
-from expertp.util.statistics import TAIL, UNKNOWN, Estimate
+from expertp.util.statistics import TAIL, UNKNOWN, Estimate, confidence
 
 Conclusion = Literal["TRANSFERS", "FAILS", "UNDECIDED"]
 Power = Literal["control fails", "NO POWER", "no control"]
@@ -22,11 +22,14 @@ class SizeCost:
 
     Args:
         size: the size.
-        cost: loss of zero-shot minus the lowest loss; infinite where zero-shot runs diverge.
+        cost: loss of zero-shot minus the lowest loss; infinite where zero-shot runs diverge. Of an arm that is not
+            re-tuned, minus the lowest loss of the study's own arm: negative where the arm is ahead of all its values.
         growth: this cost minus that at the base.
         tolerance: largest cost that the study allows at this size.
         gain: lowest loss of the base minus lowest loss of the size.
         sensitivity: what one octave off the optimum would cost; unknown for an arm that is not re-tuned.
+        gap: zero-shot loss of an arm that is not re-tuned minus that of the study's own arm, paired by seed.
+        diverged: zero-shot runs that diverge where they are too few to fail, in words; the cost is unknown then.
     """
 
     size: Size
@@ -35,6 +38,8 @@ class SizeCost:
     tolerance: float
     gain: float
     sensitivity: Estimate = UNKNOWN
+    gap: Estimate = UNKNOWN
+    diverged: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree of one size in verdict.json."""
@@ -45,6 +50,7 @@ class SizeCost:
             "tolerance": _or_null(self.tolerance),
             "gain": _or_null(self.gain),
             **_tree("sensitivity", self.sensitivity),
+            **_tree("gap", self.gap),
         }
 
     @property
@@ -100,9 +106,15 @@ class Judgement:
         return self.power == "NO POWER"
 
     @property
+    def other_confidence(self) -> str:
+        """The confidence of the intervals where it is not 95%, as text; else empty."""
+        return confidence(self.tail) if self.tail < TAIL else ""
+
+    @property
     def worst(self) -> SizeCost | None:
-        """The size that decides: one that is certainly beyond its tolerance, else the nearest to its tolerance."""
-        return max(self.costs, key=lambda each: (each.is_beyond, each.cost.high - each.tolerance), default=None)
+        """The size that decides: one that is certainly beyond its tolerance, else the farthest from being within it."""
+        rank = lambda each: (each.is_beyond, bool(each.diverged), each.cost.high - each.tolerance)  # noqa: E731
+        return max(self.costs, key=rank, default=None)
 
     @property
     def cost(self) -> Estimate:

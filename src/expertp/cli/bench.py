@@ -21,7 +21,7 @@ from typing import Any
 
 from expertp.cli.arguments import at_least_one
 from expertp.cli.progress import Reporter
-from expertp.cli.text import table
+from expertp.cli.text import text_table
 from expertp.errors import InputError, did_you_mean
 
 EXAMPLES = """\
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"machine": machine, "cases": cases}, indent=2))
     else:
         print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
-        print(table(_table(cases)))
+        print(text_table(_table(cases)))
     return 0
 
 

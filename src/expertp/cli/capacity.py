@@ -21,7 +21,7 @@ from expertp.capacity.layout import Layout, micro_batch_tokens, micro_batches
 from expertp.capacity.load import load_job
 from expertp.capacity.search import Question, fitting, smallest
 from expertp.cli.arguments import at_least_one
-from expertp.cli.text import table
+from expertp.cli.text import text_table
 from expertp.util.text import count, duration, plural
 
 EXAMPLES = """\
@@ -175,7 +175,7 @@ def _memory(found: Estimate) -> str:
         ("all", memory.total(recompute=False), memory.total(recompute=True)),
     ]
     cells = [(name, _gib(kept), _gib(recomputed)) for name, kept, recomputed in rows]
-    return table([("GiB per device", "activations kept", "recomputed"), *cells])
+    return text_table([("GiB per device", "activations kept", "recomputed"), *cells])
 
 
 def _transfers(found: Estimate) -> str:
@@ -183,7 +183,7 @@ def _transfers(found: Estimate) -> str:
         (each.kind, each.what, f"{each.group.size:,}", _bytes(each.buffer), _bytes(each.sent), _seconds(each.seconds))
         for each in found.transfers
     ]
-    return table([("collective", "moves", "group", "buffers", "sent per device and step", "time"), *rows])
+    return text_table([("collective", "moves", "group", "buffers", "sent per device and step", "time"), *rows])
 
 
 def _time(found: Estimate) -> str:
@@ -218,7 +218,7 @@ def _layouts(found: list[Estimate]) -> str:
         for each in found[:MOST_LAYOUTS]
     ]
     more = f"\n... and {len(found) - MOST_LAYOUTS} more" if len(found) > MOST_LAYOUTS else ""
-    return table([("layouts that fit: replicas", "experts", "recompute", "GiB", "step"), *rows]) + more
+    return text_table([("layouts that fit: replicas", "experts", "recompute", "GiB", "step"), *rows]) + more
 
 
 def _verdict(found: Estimate, least: Estimate | None, is_search: bool) -> str:

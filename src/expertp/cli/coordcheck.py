@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from expertp.cli.progress import Reporter
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.errors import InputError
 from expertp.spec import RuleSetName
 from expertp.study.load import load_study
@@ -103,7 +103,7 @@ def print_check(check: "CoordinateCheck", steps: int) -> None:
             by_check = {slope.check: slope for slope in on_axis if slope.module == module}
             verdict = "FAIL" if any(slope.verdict == "FAIL" for slope in by_check.values()) else "PASS"
             rows.append((module, *(_cell(by_check.get(name)) for name in CHECKS), verdict))
-        print(f"\n{columns(rows)}")
+        print(f"\n{text_table(rows)}")
     print()
     for each in check.diverged:
         print(

@@ -12,7 +12,7 @@ import platform
 import shutil
 from typing import Any
 
-from expertp.cli.text import table
+from expertp.cli.text import text_table
 from expertp.errors import how_to_install
 from expertp.util.machine import memory_bytes, processor_name
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        print(table([("item", "found"), *((name, str(value)) for name, value in facts.items())]))
+        print(text_table([("item", "found"), *((name, str(value)) for name, value in facts.items())]))
     return 0 if facts["gpt2 vocabulary"] == "found" else 1
 
 

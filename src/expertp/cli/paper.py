@@ -18,7 +18,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from expertp.cli.arguments import add_workers
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.errors import InputError, RunError, did_you_mean
 from expertp.util.text import count, duration, plural
 
@@ -105,7 +105,7 @@ def _list(args: argparse.Namespace) -> int:
         (each.name, each.where, f"{AT_LEAST if each.is_adaptive[profile] else ''}{each.runs[profile]}", each.claim)
         for each in findings
     ]
-    print(columns([("finding", "in the paper", "runs", "claim"), *rows]))
+    print(text_table([("finding", "in the paper", "runs", "claim"), *rows]))
     return 0
 
 
@@ -156,7 +156,7 @@ def _dry_run(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequen
             tokens = count(each.tokens // each.runs)
             totals = (count(counts.paper_total), count(counts.paper_active))
             rows.append((each.model.label, *totals, str(each.runs), tokens, f"{each.flops:.2g}"))
-        print(f"\n{columns(rows)}\n")
+        print(f"\n{text_table(rows)}\n")
         in_all = f"in all {at_least}{count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs"
         print(f"{in_all}; parameters by the paper's formulas")
         print(f"{_hours(h100_hours(costs))} H100-hours at {EFFICIENCY:.0%} of its bfloat16 peak (assumed)")
@@ -199,7 +199,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
     from expertp.cli.signals import stop_signal
     from expertp.cli.sweep import SweepView
     from expertp.paper.store import PaperDirectory, training_seconds
-    from expertp.search.design import decide
+    from expertp.search.design import sweep_until_decided
     from expertp.study.executors.local import LocalExecutor
     from expertp.study.sweep import sweep
 
@@ -213,7 +213,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
             # With published results, the cells are those that were published.
             if study.study.chosen is not None and profile.minutes is not None and directory.results is None:
                 left = 60 * profile.minutes - training_seconds(study) / args.workers
-                return decide(study, executor, left, view.show_proposal, stop.received, view.follow)
+                return sweep_until_decided(study, executor, left, view.show_proposal, stop.received, view.follow)
             sweep(study, executor, stop.received, view.follow(study))
             return study
 
@@ -231,7 +231,7 @@ def _make(args: argparse.Namespace, profile: "ProfileSpec", findings: "Sequence[
                 return 128 + stop.number
             made.append(record)
             if not args.json:
-                table = [columns(record.table)] if record.table else []
+                table = [text_table(record.table)] if record.table else []
                 by_paper = f"by the paper's criterion: {record.paper_answer}"
                 measured = [record.claim, by_paper, record.number, record.why, *table]
                 lines = [*measured, record.cost, str(directory.folder(finding))]

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 
-from expertp.cli.text import describe_multipliers, output_width, table
+from expertp.cli.text import describe_multipliers, output_width, text_table
 from expertp.config import load_base, load_target, split_overrides
 from expertp.errors import InputError
 from expertp.plan import Group, Plan, named_constants, place_in_paper, plan
@@ -181,5 +181,9 @@ def _table(settings: Sequence[tuple[str, ...]], factors: Sequence[tuple[str, ...
             "relative to base: init, lr, wd, eps",
             *("  ".join(f"{each:<8}" for each in row[1:]) for row in factors[1:]),
         ]
-        return table([(*row, each.rstrip(), place) for row, each, place in zip(settings, beside, places, strict=True)])
-    return f"{table([(*row, place) for row, place in zip(settings, places, strict=True)])}\n\n{table(factors)}"
+        return text_table(
+            [(*row, each.rstrip(), place) for row, each, place in zip(settings, beside, places, strict=True)]
+        )
+    return (
+        f"{text_table([(*row, place) for row, place in zip(settings, places, strict=True)])}\n\n{text_table(factors)}"
+    )

@@ -10,7 +10,7 @@ from expertp.adapters.fit import Fit
 from expertp.adapters.hub import on_meta, read_config
 from expertp.adapters.roles import UnknownParametersError, roles_text
 from expertp.adapters.summary import HEADER, rows
-from expertp.cli.text import output_width, table
+from expertp.cli.text import output_width, text_table
 from expertp.config import hps_from_overrides, split_overrides
 from expertp.spec import BaseHPs
 from expertp.util.text import count
@@ -57,7 +57,7 @@ def _print(adapted: Adapted) -> None:
         end="\n\n",
     )
     columns = len(HEADER) if output_width() >= WIDE else len(HEADER) - 1
-    print(table([row[:columns] for row in (HEADER, *rows(fit.tensors))]), end="\n\n")
+    print(text_table([row[:columns] for row in (HEADER, *rows(fit.tensors))]), end="\n\n")
     forward = fit.forward
     print(
         f"forward multipliers, folded into the tensors: block outputs x {forward.residual:.4g}, logits x "

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.errors import one_line, printable
 from expertp.util.text import duration, plural
 
@@ -124,10 +124,10 @@ def describe(
         lines += ["", "cells that it would train next:", *map(_describe_next, planned)]
     if progress.running:
         rows = [
-            (f"  {directory.place(each.identity).name}", f"step {each.step}/{each.steps}", printable(each.holder.host))
+            (directory.place(each.identity).name, f"{each.step}/{each.steps}", each.holder.host)
             for each in progress.running
         ]
-        lines += ["", "active:", columns(rows)]
+        lines += ["", text_table([("active run", "step", "on"), *rows])]
     if jobs is not None and progress.ended < progress.total:
         lines += ["", _describe_jobs(jobs)]
     if progress.failed:
@@ -176,7 +176,7 @@ def models_table(models: "tuple[ModelProgress, ...]") -> str:
         statuses = ("diverged", "stopped") if has_stopped else ("diverged",)
         counts = [str(each.counts[status] or "-") for status in statuses]
         rows.append((printable(each.arm.name), each.model.label, f"{each.ended}/{each.total}", *counts, best, loss))
-    return columns(rows)
+    return text_table(rows)
 
 
 def _time_left(progress: "StudyProgress") -> float | None:

@@ -26,7 +26,7 @@ from expertp.cli.arguments import add_workers
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.status import models_table
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.cli.verdicts import verdict_table
 from expertp.errors import InputError, one_line
 from expertp.study.cells import expand, unique_runs
@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--until decided needs verdicts, and the study has none (verdict: null); remove one of the two"
         )
-    if args.until:
-        study = _with_choice(study, args.out)
     executor = choose_executor(args, study.processes)
+    if args.until:
+        study = _with_choice(study, args.out, executor.trains_here)
     if args.out is None and not (args.dry_run and executor.trains_here):
         raise InputError("--out DIR is missing: the directory of the study (or use --dry-run to print the cost)")
     if not executor.trains_here:  # another machine may start in another directory
@@ -120,13 +120,22 @@ def choose_executor(args: argparse.Namespace, processes: int) -> "Executor":
     return LocalExecutor(args.workers or max(1, usable_cores() // processes))
 
 
-def _with_choice(study: StudySpec, out: str | None) -> StudySpec:
-    """Return a study with the cells that an adaptive sweep has chosen so far, or with its first ones."""
-    from expertp.search.design import first_choice
-    from expertp.study.store import stored_choice
+def _with_choice(study: StudySpec, out: str | None, trains_here: bool) -> StudySpec:
+    """Return a study with the cells that an adaptive sweep has chosen so far, or begins with.
 
-    chosen = study.chosen or (stored_choice(out) if out is not None else None)
-    return first_choice(study) if chosen is None else study.replace(chosen=chosen)
+    It begins with all cells where they have been trained, else with the first ones.
+    """
+    from expertp.search.design import first_choice, whole_choice
+    from expertp.study.store import has_study, preview_study, stored_choice
+
+    if study.chosen is not None:
+        return study
+    if out is None or not has_study(out):
+        return first_choice(study)
+    if (chosen := stored_choice(out)) is not None:
+        return study.replace(chosen=chosen)
+    directory = preview_study(out, study, trains_here=trains_here)  # with the refinements of earlier sweeps
+    return whole_choice(directory.study) if directory.has_ended() else first_choice(directory.study)
 
 
 def dry_run(study: StudySpec, out: str | None, executor: "Executor") -> int:
@@ -167,7 +176,7 @@ def describe_cost(study: StudySpec, runs: "Sequence[RunSpec]", workers: int) -> 
         [
             f"{study.name}: {plural(len(runs), 'run')} of {steps}",
             "",
-            columns(rows),
+            text_table(rows),
             "",
             f"total: {count(costs.tokens)} tokens, {costs.flops:.2g} FLOPs, {disk / 2**20:,.0f} MiB of disk",
         ]
@@ -181,12 +190,12 @@ def describe_time(times: "Forecast", workers: int) -> str:
         alone, together = duration(each.seconds), duration(each.seconds * each.runs / workers)
         rows.append((each.model.label, str(each.runs), alone, together, "timed" if each.is_timed else "estimated"))
     total = f"about {duration(times.seconds)} with {plural(workers, 'worker')} on this machine"
-    return "\n".join(["", columns(rows), "", f"{total}, {times.basis}"])
+    return "\n".join(["", text_table(rows), "", f"{total}, {times.basis}"])
 
 
 def train(study: StudySpec, out: str, executor: "Executor", seconds: float | None = None) -> int:
     """Train the missing runs, show the progress, and print the outcome; `seconds` is the time of an adaptive study."""
-    from expertp.search.design import decide
+    from expertp.search.design import sweep_until_decided
     from expertp.study.store import open_study
     from expertp.study.sweep import sweep
     from expertp.study.table import SETTLED
@@ -201,7 +210,7 @@ def train(study: StudySpec, out: str, executor: "Executor", seconds: float | Non
             table = sweep(directory, executor, stop.received, view.follow(directory))
         else:
             budget = math.inf if seconds is None else seconds
-            directory = decide(directory, executor, budget, view.show_proposal, stop.received, view.follow)
+            directory = sweep_until_decided(directory, executor, budget, view.show_proposal, stop.received, view.follow)
             table = directory.table()
     directory = directory.settled()
     print(describe_outcome(directory, table, is_stopped=stop.received()))

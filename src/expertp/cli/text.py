@@ -12,13 +12,13 @@ DEFAULT_WIDTH = 80
 GAP = "  "
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of cells, the first of which is the header, as a table in plain text.
 
     The table is at most as wide as the terminal; other outputs get 80 columns, or as many as COLUMNS says. Headers wrap
     first, then the widest cells. No text is left out.
 
-    >>> print(table([("group", "lr"), ("router", "0.1")]))
+    >>> print(text_table([("group", "lr"), ("router", "0.1")]))
     group   lr
     -----------
     router  0.1
@@ -79,9 +79,6 @@ def _lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
         GAP.join(cell[line].ljust(width) for cell, width in zip(filled, widths, strict=True)).rstrip()
         for line in range(height)
     ]
-
-
-columns = table
 
 
 def describe_multipliers(multipliers: Multipliers) -> str:

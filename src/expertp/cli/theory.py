@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from expertp.cli.progress import Reporter
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.config import load_spec
 from expertp.errors import InputError, did_you_mean, printable
 from expertp.util.files import exclusive, temporary_name, write_atomically
@@ -169,7 +169,7 @@ def _compare(args: argparse.Namespace) -> Outcome:
         f"{spec.name}: loss, Monte-Carlo error of the limit {_percent(found.theory.mc_error)}",
         _loss_table({"limit": found.theory, **found.networks}),
         f"\ndistance of f to the limit over data and steps, {plural(spec.networks.seeds, 'network')} per size",
-        columns(rows),
+        text_table(rows),
     ]
     for each in found.approaches():
         first, last = count(each.values[0]), count(each.values[-1])
@@ -202,7 +202,7 @@ def _size(args: argparse.Namespace) -> Outcome:
     held_out = record.held_out
     text = [
         f"{spec.name}: sizes at which the loss curve of a network matches the limit",
-        columns(rows),
+        text_table(rows),
         f"checked at {held_out}, which the law was not fitted to: {_percent(held_out.predicted)} predicted, "
         f"{_percent(held_out.measured)} measured",
     ]
@@ -245,7 +245,7 @@ def _verify(args: argparse.Namespace) -> Outcome:
         mc_error = "" if check.mc_error is None else _percent(check.mc_error)
         rows.append((check.check, f"{check.value:.3g}", check.bound, mc_error, "PASS" if check.ok else "FAIL"))
     passed = sum(check.ok for check in found)
-    text = [columns(rows), f"\n{passed} of {plural(len(found), 'check')} passed"]
+    text = [text_table(rows), f"\n{passed} of {plural(len(found), 'check')} passed"]
     return Outcome([check.to_dict() for check in found], text, ok=passed == len(found))
 
 
@@ -283,7 +283,7 @@ def _loss_table(found: "Mapping[Any, Trajectory]") -> str:
     for name, each in found.items():
         mean = each.losses_each.mean(0)
         rows.append((str(name), *(f"{mean[step]:.4g}" for step in steps)))
-    return columns(rows)
+    return text_table(rows)
 
 
 def _percent(fraction: float) -> str:

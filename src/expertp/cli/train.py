@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, get_args
 
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
-from expertp.cli.text import columns, describe_multipliers
+from expertp.cli.text import describe_multipliers, text_table
 from expertp.config import load_run
 from expertp.plan import multipliers_of
 from expertp.spec import RunSpec, TrackerName
@@ -129,7 +129,7 @@ class _Progress:
         if self._reporter.is_due() or metrics.step == self._run.train.steps:
             numbers = describe_step(self._run, metrics, smoothed)
             if self._reporter.has_bar:
-                self._reporter.update(metrics.step, "", above=columns([tuple(numbers), tuple(numbers.values())]))
+                self._reporter.update(metrics.step, "", above=text_table([tuple(numbers), tuple(numbers.values())]))
             else:
                 self._reporter.update(metrics.step, ", ".join(f"{name} {value}" for name, value in numbers.items()))
         if metrics.val_loss is not None:

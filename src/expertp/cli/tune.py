@@ -18,7 +18,7 @@ from expertp.cli.arguments import add_workers, at_least_one
 from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.sweep import SweepView
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.errors import InputError
 from expertp.spec import BaseHPs
 from expertp.study.load import load_study
@@ -117,7 +117,7 @@ def _table(taken: "Sequence[Trial]") -> str:
         diverged = ", ".join(str(outcome.diverged) for outcome in outcomes)
         loads = ", ".join(f"{outcome.load:.3f}" for outcome in outcomes)
         rows.append((what, f"{each.loss:.4f}", change, diverged, loads))
-    return columns(rows)
+    return text_table(rows)
 
 
 def _line(trial: "Trial") -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from expertp.cli.text import columns
+from expertp.cli.text import text_table
 from expertp.errors import printable
 from expertp.report.commands import deciding
 from expertp.report.summary import describe_horizon
@@ -17,7 +17,7 @@ def verdict_table(verdict: "StudyVerdict", directory: Path) -> str:
     rows: list[tuple[str, ...]]
     rows = [("axis", "arm", "of", "verdict", "cost of zero-shot, nats", "tolerance", "drift, octaves per doubling")]
     rows += [_row(each) for each in (*verdict.axes, *verdict.others)]
-    lines = [columns(rows), "", *(_why(each) for each in (*verdict.axes, *verdict.others))]
+    lines = [text_table(rows), "", *(_why(each) for each in (*verdict.axes, *verdict.others))]
     if horizon := describe_horizon(verdict.horizon):
         lines += ["", horizon]
     if any(each.conclusion == "UNDECIDED" for each in verdict.axes):
@@ -35,7 +35,7 @@ def _row(each: "Judgement") -> tuple[str, ...]:
         each.arm.name,
         each.hp or "all",
         f"{conclusion}, NO POWER" if each.has_no_power else conclusion,
-        f"{each.cost:.4f}",
+        f"{each.cost:.4f}" + (f" ({each.other_confidence})" if each.other_confidence else ""),
         f"{each.worst.tolerance:.4f}" if each.worst else "-",
         "-" if each.hp is None else f"{each.drift:+.2f}",
     )

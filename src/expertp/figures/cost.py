@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy as np
 from expertp.analysis.verdict import SizeCost, Verdict
 from expertp.figures import style
 from expertp.figures.drift import LOOKS
-from expertp.figures.labels import HP_SHORT, axes_with_data
+from expertp.figures.labels import axes_with_data, interval_label
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.cells import axis_names
-from expertp.study.spec import StudySpec
+from expertp.study.spec import HP, StudySpec
 
 # Half width of the mark of a tolerance, as a factor on the scale.
 TOLERANCE_WIDTH = 1.14
@@ -63,7 +63,7 @@ def draw(figure: Figure, costs: CostData) -> None:
             ax.axhline(0, color=style.INK, linewidth=0.8)
             style.scale_ticks(ax, [found.size.scale for _, found in points])
         # One range per axis: one axis that fails would flatten all others.
-        _draw_costs(upper, points)
+        _draw_costs(upper, points, {hp: interval_label(costs.verdicts, hp) for hp in {of.hp for of, _ in points}})
         gains = {found.size.scale: found.gain for _, found in points if math.isfinite(found.gain)}
         lower.bar(
             list(gains), list(gains.values()), width=[0.34 * scale for scale in gains], color=style.PASS, alpha=0.35,
@@ -88,7 +88,7 @@ def draw(figure: Figure, costs: CostData) -> None:
     style.figure_legend(figure)
 
 
-def _draw_costs(ax: Axes, points: Sequence[tuple[Verdict, SizeCost]]) -> None:
+def _draw_costs(ax: Axes, points: Sequence[tuple[Verdict, SizeCost]], labels: Mapping[HP, str]) -> None:
     finite = [
         value
         for _, found in points
@@ -104,7 +104,7 @@ def _draw_costs(ax: Axes, points: Sequence[tuple[Verdict, SizeCost]]) -> None:
         )
         ax.errorbar(
             list(ours), value, np.maximum(0, [value - low, high - value]), color=colour, marker=marker,
-            linestyle="none", capsize=2, label=f"{HP_SHORT[verdict.hp]}, 95% interval",
+            linestyle="none", capsize=2, label=labels[verdict.hp],
         )  # fmt: skip
         for place, each in ours.items():
             ends = (place / TOLERANCE_WIDTH, place * TOLERANCE_WIDTH)

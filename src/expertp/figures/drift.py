@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from expertp.analysis.curve_fit import CurveFit, Edge, interval
+from expertp.analysis.curve_fit import Edge
 from expertp.analysis.verdict import Verdict
 from expertp.figures import style
-from expertp.figures.labels import HP_SHORT, axes_with_data
+from expertp.figures.labels import axes_with_data, interval_label
 from expertp.figures.save import FigureData, Value
 from expertp.figures.style import Axes, Figure
 from expertp.study.cells import Size, axis_names, grid
@@ -66,16 +66,11 @@ def data(study: StudySpec, verdicts: Sequence[Verdict]) -> DriftData:
 def shifts(verdict: Verdict) -> dict[Size, Shift]:
     """Return the shift of each size whose optimum is known; empty where the base's is unknown."""
     base = verdict.base_fit
-    return {} if base is None else {size: shift(fit, base) for size, fit in verdict.fits.items()}
-
-
-def shift(fit: CurveFit, base: CurveFit) -> Shift:
-    """Return the shift of an optimum from the base's."""
-    if fit is base:
-        return Shift(Estimate(0.0, 0.0, 0.0), fit.edge)
-    (low, high), (base_low, base_high) = fit.bounds(), base.bounds()
-    ends = interval(low - base_high, high - base_low)
-    return Shift(Estimate(fit.optimum.value - base.optimum.value, *ends), fit.edge or base.edge)
+    if base is None:
+        return {}
+    return {
+        size: Shift(fit.shift_from(base, verdict.tail), fit.edge or base.edge) for size, fit in verdict.fits.items()
+    }
 
 
 def draw(figure: Figure, drift: DriftData) -> None:
@@ -104,16 +99,16 @@ def _draw_axis(ax: Axes, found: Mapping[HP, Mapping[Size, Shift]], drift: DriftD
     )  # fmt: skip
     ax.axhline(0, color=style.INK, linewidth=0.8)
     for hp, moved in found.items():
-        _draw_shifts(ax, hp, moved, top)
+        _draw_shifts(ax, hp, moved, top, interval_label(drift.verdicts, hp))
     style.scale_ticks(ax, scales)
     ax.set_xlabel("scale (times the base)")
 
 
-def _draw_shifts(ax: Axes, hp: HP, moved: Mapping[Size, Shift], top: float) -> None:
+def _draw_shifts(ax: Axes, hp: HP, moved: Mapping[Size, Shift], top: float, label: str) -> None:
     colour, marker, beside = LOOKS[hp]
     x = [size.scale * beside for size in moved]
     values = [shift.octaves.value for shift in moved.values()]
-    ax.plot(x, values, color=colour, marker=marker, label=f"{HP_SHORT[hp]}, 95% interval")
+    ax.plot(x, values, color=colour, marker=marker, label=label)
     for place, value, (octaves, edge) in zip(x, values, moved.values(), strict=True):
         low, high = (
             value if math.isnan(end) else np.clip(end, -2 * top, 2 * top) for end in (octaves.low, octaves.high)

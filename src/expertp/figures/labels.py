@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from expertp.analysis.verdict import Verdict
 from expertp.study.spec import HP
+from expertp.util.statistics import confidence
 from expertp.util.text import plural
 
 # Name in place of an axis where only the base is shown.
@@ -45,6 +47,13 @@ def axes_with_data(axes: Sequence[str], known: Container[str]) -> tuple[str, ...
     (('depth',), ('width', 'depth'))
     """
     return tuple(axis for axis in axes if axis in known) or tuple(axes)
+
+
+def interval_label(verdicts: Iterable[Verdict], hp: HP) -> str:
+    """Return the name of a hyperparameter with the confidence of its intervals, which may differ between verdicts."""
+    tails = [each.tail for each in verdicts if each.hp == hp]
+    ends = dict.fromkeys(confidence(tail) for tail in (max(tails), min(tails)))
+    return f"{HP_SHORT[hp]}, {' to '.join(ends)} interval"
 
 
 def as_drawn(text: str) -> str:

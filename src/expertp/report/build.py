@@ -27,6 +27,11 @@ from expertp.util.machine import usable_cores
 from expertp.util.statistics import Estimate
 from expertp.util.text import count, duration, plural
 
+OF_OTHER_ARMS = (
+    "An arm that is not re-tuned (of: all) is compared with the lowest loss of the study's own arm, and its cost is "
+    "negative where it lies below that."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Written:
@@ -164,6 +169,7 @@ def verdict_note(reading: Reading) -> str:
         "size gains over the base. TRANSFERS: the whole interval of the cost lies within the tolerance, at every size. "
         "FAILS: it lies beyond the tolerance, by more than the base's own distance from its optimum explains. "
         "UNDECIDED: everything else. NO POWER: an arm that should fail on this axis does not."
+        + (" " + OF_OTHER_ARMS if any(each.hp is None for each in reading.verdict.others) else "")
     )
 
 
@@ -180,6 +186,7 @@ def verdict_row(reading: Reading, judged: Judgement) -> VerdictRow:
         has_no_power=judged.has_no_power,
         reason=sentence(judged.reason),
         cost=interval(judged.cost, ".4f"),
+        confidence=judged.other_confidence,
         tolerance=f"{worst.tolerance:.4f}" if worst else "–",
         sensitivity=interval(worst.sensitivity, ".3f") if worst else "–",
         drift=interval(judged.drift, "+.2f"),

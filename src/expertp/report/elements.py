@@ -97,6 +97,7 @@ class VerdictRow:
     has_no_power: bool
     reason: str
     cost: str
+    confidence: str
     tolerance: str
     sensitivity: str
     drift: str

@@ -59,7 +59,7 @@ TEXTS = {
         "Optima come from a polynomial fit around the zero-shot value of each curve of section 1. The verdict does not "
         "depend on the drift: a flat curve has an uncertain optimum and costs nothing.",
         "Shift of the optimum from the base's, in octaves",
-        "Optimum of each size minus the base's in octaves (factors of two), with its 95% interval. Grey band: half a "
+        "Optimum of each size minus the base's in octaves (factors of two), with its interval. Grey band: half a "
         "step of the learning-rate grid. Arrow: the optimum lies on the edge of the grid and is only a bound.",
         "The optimum of the base or of all other sizes is unknown.",
     ),

@@ -35,6 +35,9 @@ def summarize_study(verdict: StudyVerdict) -> tuple[str, ...]:
             sentences.append(f"{conclusion}: {claim.format(places=_listed(_place(each, judged) for each in found))}")
         if found and conclusion == "TRANSFERS":
             sentences.append(_cost(found))
+    if blind := [each for each in judged if each.has_no_power]:
+        places = _listed(_place(each, judged) for each in blind)
+        sentences.append(f"NO POWER: The control does not fail along {places}, so a failure could not be seen there.")
     return (*sentences, *(sentence for arm in _arms(verdict.others) for sentence in arm))
 
 
@@ -68,13 +71,15 @@ def _arms(others: Sequence[Judgement]) -> Iterable[list[str]]:
         mine = [each for each in others if each.arm.name == name and each.worst is not None]
         failed = [f"{_amount(each)} along {_axis(each.axis)}" for each in mine if each.conclusion == "FAILS"]
         ahead = [
-            f"{-each.cost.value:.3f} along {_axis(each.axis)}" for each in mine if each.cost.high < 0 < each.n_seeds
+            f"{-each.worst.gap.value:.3f} along {_axis(each.axis)}"
+            for each in mine
+            if each.worst is not None and each.worst.gap.high < 0
         ]
         word, sentences = printable(name), []
         if failed:
             sentences.append(f"FAILS: with {word} instead, the same values cost {_listed(failed)} (nats).")
         if ahead:
-            sentences.append(f"{word} is ahead by {_listed(ahead)} (nats).")
+            sentences.append(f"{word} is ahead, zero-shot to zero-shot, by {_listed(ahead)} (nats).")
         yield sentences
 
 

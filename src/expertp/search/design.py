@@ -1,10 +1,10 @@
 """Which cells would decide an open verdict next, and a sweep that trains them until every verdict is decided.
 
 Every curve begins with two seeds at five values around the zero-shot value (or as many as the grid has there), at the
-base and at the largest size. After each look, an open verdict gets what decides it at the lowest cost: a value beyond
-the end at which the minimum may lie, or those values and seeds that narrow the interval of the slope at the zero-shot
-value most per run, until the verdict is expected to be decided. Looking often is corrected for by alpha spending
-(`expertp.analysis.judging.tail_of_look`).
+base and at the largest size; a study that was swept in full is taken up with all its cells. After each look, an open
+verdict gets what decides it at the lowest cost: a value beyond the end at which the minimum may lie, or those values
+and seeds that narrow the interval of the slope at the zero-shot value most per run, until the verdict is expected to be
+decided. Looking often is corrected for by alpha spending (`expertp.analysis.judging.tail_of_look`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict, Verdict
 from expertp.spec import Model, RunSpec
-from expertp.study.cells import axis_names, expand, grid, own_arm, swept_on, zero_shot_value
+from expertp.study.cells import (
+    axis_names,
+    curve_cells,
+    expand,
+    grid,
+    looks_of,
+    own_arm,
+    swept_on,
+    zero_shot_value,
+)
 from expertp.study.cost import cost_of_runs
 from expertp.study.forecast import with_all_models
 from expertp.study.progress import seconds_by_model
@@ -63,13 +72,32 @@ class Proposal:
 
 def first_choice(study: StudySpec) -> StudySpec:
     """Return a study with the cells that an adaptive sweep begins with."""
-    chosen = [
-        ChoiceSpec(
-            axis=axis, hp=hp, values=_first_values(study, axis, hp), seeds=study.seeds[:FIRST_SEEDS], why="first cells"
+    return study.replace(
+        chosen=tuple(
+            ChoiceSpec(
+                axis=axis,
+                hp=hp,
+                values=_first_values(study, axis, hp),
+                seeds=study.seeds[:FIRST_SEEDS],
+                looks=max(1, looks_of(study, axis, hp)),
+                why="first cells",
+            )
+            for axis in axis_names(study)
+            for hp in swept_on(study, axis)
         )
-        for axis in axis_names(study)
-        for hp in swept_on(study, axis)
-    ]
+    )
+
+
+def whole_choice(study: StudySpec) -> StudySpec:
+    """Return a study that was swept in full as an adaptive sweep takes it up: with all its cells, looked at once."""
+    chosen = []
+    for axis in axis_names(study):
+        for hp in swept_on(study, axis):
+            (values, seeds), looks = curve_cells(study, axis, hp), max(1, looks_of(study, axis, hp))
+            why = "all cells of the study file"
+            chosen.append(
+                ChoiceSpec(axis=axis, hp=hp, values=values, seeds=seeds, all_sizes=True, looks=looks, why=why)
+            )
     return study.replace(chosen=tuple(chosen))
 
 
@@ -84,7 +112,7 @@ def _first_values(study: StudySpec, axis: str, hp: HP) -> tuple[float, ...]:
     return tuple(sorted({*around, *(() if is_there else (zero,))}))
 
 
-def decide(
+def sweep_until_decided(
     directory: StudyDirectory,
     executor: Executor,
     budget_seconds: float = math.inf,
@@ -139,23 +167,23 @@ def with_choices(study: StudySpec, proposals: Sequence[Proposal]) -> StudySpec:
     return study.replace(chosen=tuple(new.get((each.axis, each.hp), each) for each in study.chosen or ()))
 
 
-def propose(table: StudyTable, found: StudyVerdict, is_bound_to_grid: bool = False) -> list[Proposal]:
+def propose(table: StudyTable, found: StudyVerdict) -> list[Proposal]:
     """Return the cells that would decide each open verdict: those that are expected to be enough first, then by cost.
 
     Args:
         table: the study's results.
         found: its verdicts.
-        is_bound_to_grid: whether only values and seeds of the study file may be chosen.
     """
+    if table.study.chosen is None:  # judged as an adaptive sweep will, which takes this study up
+        table = StudyTable.join(whole_choice(table.study), table.results, table.read_records)
+        found = judge(table)
     study = table.study
-    if study.chosen is None:
-        study = study.replace(chosen=tuple(_whole(study, each) for each in found.axes))
     there = {cell.run for cell in expand(study)}
     seconds = seconds_by_model(table.results)
     made: list[Proposal] = []
     for verdict in found.axes:
         choice = next(each for each in study.chosen or () if (each.axis, each.hp) == (verdict.axis, verdict.hp))
-        found_next = _next_choice(study, verdict, choice, is_bound_to_grid)
+        found_next = _next_choice(study, verdict, choice)
         if found_next is None:
             continue
         following, is_enough = found_next
@@ -193,15 +221,7 @@ def _proposals(
     return [Proposal(choice, is_enough, len(runs), cost_of_runs(runs).flops, needed)] if runs else []
 
 
-def _whole(study: StudySpec, verdict: Verdict) -> ChoiceSpec:
-    """Return all cells of a curve of a study that was not adaptive."""
-    seeds = next(iter(verdict.fits.values())).curve.seeds if verdict.fits else study.seeds
-    return ChoiceSpec(axis=verdict.axis, hp=verdict.hp, values=grid(study, verdict.hp, verdict.axis), seeds=seeds)
-
-
-def _next_choice(
-    study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: bool
-) -> tuple[ChoiceSpec, bool] | None:
+def _next_choice(study: StudySpec, verdict: Verdict, choice: ChoiceSpec) -> tuple[ChoiceSpec, bool] | None:
     """Return the cells of a curve with those that would decide its verdict, and whether they are expected to be enough.
 
     None if the verdict is decided, or if no cells would decide it.
@@ -212,15 +232,19 @@ def _next_choice(
     fit = verdict.fits.get(worst.size)
     if fit is None or worst.is_explained_by_base:  # runs diverge, or the base has to be tuned first
         return None
-    value = _beyond(study, choice, fit, is_bound) if worst.cost.high == math.inf else None
+    if any(math.inf in each.curve.zero_shot_losses for each in verdict.fits.values()):  # more seeds make none stable
+        return None
+    value = _beyond(study, choice, fit) if worst.cost.high == math.inf else None
     if value is not None:
         design, is_enough, why = _Design(tuple(sorted((*choice.values, value))), choice.seeds), True, BEYOND
     else:
-        (design, is_enough), why = _improved(study, verdict, choice, is_bound), verdict.reason
+        (design, is_enough), why = _improved(study, verdict, choice), verdict.reason
     if design.runs == len(choice.values) * len(choice.seeds):
         return None
-    following = choice.replace(values=design.values, seeds=design.seeds, looks=choice.looks + 1, why=why)
-    return following, is_enough
+    before = choice.replace(before=None)
+    return choice.replace(
+        values=design.values, seeds=design.seeds, looks=choice.looks + 1, why=why, before=before
+    ), is_enough
 
 
 @dataclass(frozen=True)
@@ -236,7 +260,7 @@ class _Design:
         return len(self.values) * len(self.seeds)
 
 
-def _beyond(study: StudySpec, choice: ChoiceSpec, fit: CurveFit, is_bound: bool) -> float | None:
+def _beyond(study: StudySpec, choice: ChoiceSpec, fit: CurveFit) -> float | None:
     """Return a value beyond the end at which the minimum may lie: of the grid, an octave away, or half-way to a
     value at which runs have diverged or were stopped; None where the minimum lies an octave from that end, so that
     noise is the reason.
@@ -250,14 +274,14 @@ def _beyond(study: StudySpec, choice: ChoiceSpec, fit: CurveFit, is_bound: bool)
         key=lambda value: abs(value - end),
     )
     if not further:
-        return None if is_bound else end + side
+        return end + side
     if further[0] not in choice.values:
         return further[0]
     is_close = abs(further[0] - end) < 2 * FINEST
-    return None if is_bound or is_close else (further[0] + end) / 2
+    return None if is_close else (further[0] + end) / 2
 
 
-def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: bool) -> tuple[_Design, bool]:
+def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec) -> tuple[_Design, bool]:
     """Add the values and seeds that narrow the slope most per run until the verdict is expected to be decided.
 
     Returns:
@@ -273,7 +297,7 @@ def _improved(study: StudySpec, verdict: Verdict, choice: ChoiceSpec, is_bound: 
     start = design = _Design(tuple(choice.values), tuple(choice.seeds))
     wanted = slope(start) * _shrink(verdict, choice)
     while slope(design) > wanted and design.runs < MOST_GROWTH * start.runs:
-        options = [*_more_values(study, choice, design, zero, is_bound), *_more_seeds(study, design, is_bound)]
+        options = [*_more_values(study, choice, design, zero), *_more_seeds(study, design)]
         if not options:
             break
         design = max(options, key=lambda each: math.log(slope(design) / slope(each)) / (each.runs - design.runs))
@@ -299,21 +323,21 @@ def _shrink(verdict: Verdict, choice: ChoiceSpec) -> float:
     return away / max(half * wider, 1e-12)
 
 
-def _more_values(study: StudySpec, choice: ChoiceSpec, design: _Design, zero: float, is_bound: bool) -> list[_Design]:
+def _more_values(study: StudySpec, choice: ChoiceSpec, design: _Design, zero: float) -> list[_Design]:
     """Return designs with one more value: of the grid, or half-way between two values."""
     near = [value for value in grid(study, choice.hp, choice.axis) if abs(value - zero) <= WINDOW]
     halves = [(a + b) / 2 for a, b in zip(design.values, design.values[1:], strict=False) if b - a >= 2 * FINEST]
     return [
         _Design(tuple(sorted((*design.values, value))), design.seeds)
-        for value in dict.fromkeys((*near, *(() if is_bound else halves)))
+        for value in dict.fromkeys((*near, *halves))
         if all(abs(value - each) >= FINEST - 1e-9 for each in design.values)
     ]
 
 
-def _more_seeds(study: StudySpec, design: _Design, is_bound: bool) -> list[_Design]:
+def _more_seeds(study: StudySpec, design: _Design) -> list[_Design]:
     """Return the design with one more seed: of the study file, or a new one."""
     free = [seed for seed in study.seeds if seed not in design.seeds]
-    if not free and not is_bound and len(design.seeds) < MOST_SEEDS:
+    if not free and len(design.seeds) < MOST_SEEDS:
         free = [max((*study.seeds, *design.seeds)) + 1]
     return [_Design(design.values, (*design.seeds, free[0]))] if free else []
 

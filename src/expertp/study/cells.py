@@ -216,8 +216,8 @@ def _seeded(train: TrainSpec, seed: int) -> TrainSpec:
 def _cells_on(study: StudySpec, axis: str) -> Iterator[Cell]:
     if not swept_on(study, axis):
         raise InputError(f"{axis} sweeps log2_init_std only, and grids.log2_init_std is missing; give it values")
-    trained = sizes(study, axis) if study.chosen is None else _judged_sizes(study, axis)
-    for size in trained:
+    is_whole = study.chosen is None or any(each.all_sizes for each in study.chosen if each.axis == axis)
+    for size in sizes(study, axis) if is_whole else _judged_sizes(study, axis):
         if size.model.kappa != study.base.kappa and not study.allow_kappa_change:
             raise InputError(
                 f"{axis} changes n_act / n_exp from {study.base.kappa} to {size.model.kappa}, and transfer is at fixed "
@@ -227,7 +227,7 @@ def _cells_on(study: StudySpec, axis: str) -> Iterator[Cell]:
             for seed in _zero_shot_seeds(study, axis):
                 yield Cell(axis, size, arm, None, None, seed, run_of(study, size.model, arm.hps, seed))
             for hp in _swept(study, axis, size, arm):
-                values, seeds = _curve(study, axis, hp)
+                values, seeds = curve_cells(study, axis, hp)
                 for value in values:
                     hps = arm.hps.replace(**{HP_FIELD[hp]: 2.0**value})
                     for seed in seeds:
@@ -251,7 +251,16 @@ def _swept(study: StudySpec, axis: str, size: Size, arm: Arm) -> tuple[HP, ...]:
     return tuple(hp for hp in HPS if is_retuned and getattr(study.grids, hp))
 
 
-def _curve(study: StudySpec, axis: str, hp: HP) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def looks_of(study: StudySpec, axis: str, hp: HP) -> int:
+    """Return how often an adaptive sweep has looked at the curves of a hyperparameter along an axis; 0: never.
+
+    A sweep of all cells that follows an adaptive one keeps the number, as a refinement.
+    """
+    found = study.refinements if study.chosen is None else study.chosen
+    return max((each.looks for each in found if (each.axis, each.hp) == (axis, hp)), default=0)
+
+
+def curve_cells(study: StudySpec, axis: str, hp: HP) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the values and seeds of the curves of a hyperparameter along an axis."""
     if study.chosen is None:
         added = [seed for each in _refinements(study, axis, hp) for seed in each.seeds]
@@ -262,7 +271,7 @@ def _curve(study: StudySpec, axis: str, hp: HP) -> tuple[tuple[float, ...], tupl
 
 def _zero_shot_seeds(study: StudySpec, axis: str) -> tuple[int, ...]:
     """Return the seeds of zero-shot runs: those of the study, and those that an adaptive sweep has added."""
-    added = [seed for hp in HPS for seed in _curve(study, axis, hp)[1]] if study.chosen is not None else []
+    added = [seed for hp in HPS for seed in curve_cells(study, axis, hp)[1]] if study.chosen is not None else []
     return tuple(dict.fromkeys((*study.seeds, *added)))
 
 

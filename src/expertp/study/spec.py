@@ -36,6 +36,7 @@ Grid = Annotated[tuple[Exponent, ...], BeforeValidator(_not_empty), BeforeValida
 Sizes = Annotated[tuple[Ratio, ...], BeforeValidator(_not_empty), BeforeValidator(_in_order)]
 SomeSizes = Annotated[tuple[Ratio, ...], BeforeValidator(_in_order)]
 Seed = Annotated[int, Field(ge=0)]
+Looks = Annotated[int, Field(ge=0, le=1000)]
 
 
 class AxisSpec(Spec):
@@ -95,18 +96,27 @@ class RefinementSpec(Spec):
     hp: HP = Field(description="the hyperparameter")
     values: Grid | None = Field(None, description="values added to the grid of `hp` on this axis, log2")
     seeds: tuple[Seed, ...] = Field((), description="seeds added to this curve")
+    looks: Looks = Field(
+        0, description="looks at the verdict in an adaptive sweep before all cells were trained, and the one after it"
+    )
     why: str = Field("", description="why they were added")
 
 
 class ChoiceSpec(Spec):
-    """The cells of one curve that an adaptive sweep has chosen: all values with all seeds, at base and largest size."""
+    """The cells of one curve that an adaptive sweep has chosen: all values with all seeds."""
 
     axis: str = Field(description="the axis")
     hp: HP = Field(description="the hyperparameter")
     values: Grid = Field(description="values that are trained, log2")
     seeds: tuple[Seed, ...] = Field(description="seeds that are trained")
-    looks: int = Field(1, ge=1, le=1000, description="how often the verdict was looked at, the next time included")
+    all_sizes: bool = Field(
+        False, description="whether at all sizes, as after a sweep of all cells; else at the base and the largest size"
+    )
+    looks: Looks = Field(1, ge=1, description="how often the verdict was looked at, the next time included")
     why: str = Field("", description="why the last cells were chosen")
+    before: ChoiceSpec | None = Field(
+        None, description="the choice at the look before: the verdict's until the new cells have been trained"
+    )
 
 
 # Thresholds of the test of earlier versions, with their defaults.

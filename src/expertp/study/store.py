@@ -18,7 +18,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
@@ -344,7 +344,7 @@ def preview_study(
         check_model(run, device)
         check_layout(run, Ranks(size=study.processes))
     data_hash = dataset.content_hash
-    if (path / "study.json").exists():
+    if has_study(path):
         before = read_study(path)
         device = before.device if device == AUTO else device
         _check_same_study(before, study, data_hash, device)
@@ -353,6 +353,8 @@ def preview_study(
                 f"{path}: keeps its runs in {before.runs_folder}, not in {runs_folder}; choose another --out"
             )
         runs_folder, study = before.runs_folder, _with_refinements(study, before.study.refinements)
+        if study.chosen is None and before.study.chosen is not None:
+            study = _with_refinements(study, _looks_so_far(before.study.chosen))
         gone = len(before.runs.keys() - StudyDirectory(path, study, data_hash, device).runs.keys())
         if gone and before.study.chosen is None and study.chosen is None:  # an adaptive sweep trains a choice of runs
             warnings.warn(f"{path}: {gone} of its runs do not belong to this study; they stay on disk", stacklevel=2)
@@ -399,6 +401,12 @@ def _with_refinements(study: StudySpec, found: tuple[RefinementSpec, ...]) -> St
     return study.replace(refinements=(*study.refinements, *kept))
 
 
+def _looks_so_far(chosen: Iterable[ChoiceSpec]) -> tuple[RefinementSpec, ...]:
+    """Return the number of looks of an adaptive sweep, and one more at all cells, which are trained next."""
+    why = "an adaptive sweep has looked at it before all cells were trained"
+    return tuple(RefinementSpec(axis=each.axis, hp=each.hp, looks=each.looks + 1, why=why) for each in chosen)
+
+
 def read_study(path: str | Path) -> StudyDirectory:
     """Return the study in a directory."""
     path = Path(path)
@@ -438,9 +446,14 @@ def settle_device(directory: StudyDirectory) -> StudyDirectory:
     return directory
 
 
+def has_study(path: str | Path) -> bool:
+    """Return whether a directory holds a study."""
+    return (Path(path) / "study.json").exists()
+
+
 def stored_choice(path: str | Path) -> tuple[ChoiceSpec, ...] | None:
     """Return the cells that an adaptive sweep in a directory has chosen; None where there is no such sweep."""
-    return read_study(path).study.chosen if (Path(path) / "study.json").exists() else None
+    return read_study(path).study.chosen if has_study(path) else None
 
 
 def _checked_folder(runs_folder: str, path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict, Unpack
 
 from expertp.spec import RunSpec
 from expertp.study.cells import Arm, Cell, Size, arms, axis_names, expand, own_arm
-from expertp.study.spec import HP, StudySpec
+from expertp.study.spec import HP, ChoiceSpec, StudySpec
 from expertp.training.records import StepMetrics
 
 ResultStatus = Literal["finished", "diverged", "stopped", "failed", "damaged", "unfinished", "missing"]
@@ -91,6 +91,27 @@ class StudyTable:
         by_run = {result.run: result for result in results}
         rows = [CellResult(cell, by_run.get(cell.run) or Result(cell.run, "", "missing")) for cell in expand(study)]
         return cls(study, tuple(rows), read_records)
+
+    def at_complete_looks(self) -> StudyTable:
+        """Return the table with every curve of an adaptive sweep at its last choice whose runs have all ended.
+
+        A sweep whose time ends in the middle of a look has trained some of the cells that it chose last. They belong to
+        no look yet, and must not take data from curves that are complete.
+        """
+        chosen = [each if each.before is None or self._has_ended(each) else each.before for each in self._chosen]
+        if chosen == self._chosen:
+            return self
+        return StudyTable.join(self.study.replace(chosen=tuple(chosen)), self.results, self.read_records)
+
+    @property
+    def _chosen(self) -> list[ChoiceSpec]:
+        return list(self.study.chosen or ())
+
+    def _has_ended(self, choice: ChoiceSpec) -> bool:
+        """Return whether all runs of a choice have ended, the zero-shot runs of its seeds among them."""
+        zero_shot = [row for row in self.where(axis=choice.axis, hp=None) if row.cell.seed in choice.seeds]
+        rows = (*zero_shot, *self.where(axis=choice.axis, hp=choice.hp))
+        return all(row.result.status in ENDED for row in rows)
 
     def where(self, **labels: Unpack[Labels]) -> tuple[CellResult, ...]:
         """Return the rows whose cells have all of the given labels; `hp=None` selects zero-shot cells."""

@@ -9,9 +9,18 @@ from dataclasses import dataclass
 TAIL = 0.025
 
 
+def confidence(tail: float) -> str:
+    """Write the confidence of intervals that leave out a probability on each side.
+
+    >>> confidence(TAIL), confidence(TAIL / 2)
+    ('95%', '97.5%')
+    """
+    return f"{100 * (1 - 2 * tail):.3g}%"
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A number with the two ends of its 95% interval.
+    """A number with the two ends of its interval: of 95%, or of a higher confidence in verdicts of an adaptive sweep.
 
     An end is infinite where the data give only a bound on the other side, and nan where it is unknown.
     """
