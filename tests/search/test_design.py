@@ -160,6 +160,22 @@ def test_a_base_that_is_not_tuned_asks_for_nothing(data, tmp_path, on):
     assert propose(table, judge(table)) == []
 
 
+def test_a_diverged_zero_shot_run_asks_for_nothing_since_no_seed_makes_it_stable(data, tmp_path, on, monkeypatch):
+    surface = on(Surface(noise=0.03))
+    is_lost = lambda run: run.model.n_embd > 32 and run.hps.lr == 2.0**TUNED and run.train.seed == 1  # noqa: E731
+    monkeypatch.setattr(
+        "expertp.study.store.StudyDirectory.result",
+        lambda self, identity: (
+            Result(run, identity, "diverged", 1)
+            if is_lost(run := self.runs[identity])
+            else surface.result(identity, run)
+        ),
+    )
+    table = adaptive(data, tmp_path).table()
+    assert judge(table).axes[0].reason == "1 of 3 zero-shot runs diverge at 2 times the base"
+    assert propose(table, judge(table)) == []
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(("moved", "conclusion"), [(0.0, "TRANSFERS"), (0.9, "FAILS")])
 def test_it_goes_on_until_the_axis_is_decided_and_writes_down_why(data, tmp_path, on, moved, conclusion):

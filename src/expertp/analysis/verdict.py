@@ -106,9 +106,9 @@ class Judgement:
         return self.power == "NO POWER"
 
     @property
-    def other_confidence(self) -> str:
-        """The confidence of the intervals where it is not 95%, as text; else empty."""
-        return confidence(self.tail) if self.tail < TAIL else ""
+    def cost_confidence(self) -> str:
+        """The confidence of the interval of the cost, as text; empty where it is 95% or the cost is unknown."""
+        return confidence(self.tail) if self.tail < TAIL and self.cost.is_known else ""
 
     @property
     def worst(self) -> SizeCost | None:

@@ -35,7 +35,7 @@ def _row(each: "Judgement") -> tuple[str, ...]:
         each.arm.name,
         each.hp or "all",
         f"{conclusion}, NO POWER" if each.has_no_power else conclusion,
-        f"{each.cost:.4f}" + (f" ({each.other_confidence})" if each.other_confidence else ""),
+        f"{each.cost:.4f}" + (f" ({each.cost_confidence})" if each.cost_confidence else ""),
         f"{each.worst.tolerance:.4f}" if each.worst else "-",
         "-" if each.hp is None else f"{each.drift:+.2f}",
     )

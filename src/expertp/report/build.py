@@ -186,7 +186,7 @@ def verdict_row(reading: Reading, judged: Judgement) -> VerdictRow:
         has_no_power=judged.has_no_power,
         reason=sentence(judged.reason),
         cost=interval(judged.cost, ".4f"),
-        confidence=judged.other_confidence,
+        confidence=judged.cost_confidence,
         tolerance=f"{worst.tolerance:.4f}" if worst else "–",
         sensitivity=interval(worst.sensitivity, ".3f") if worst else "–",
         drift=interval(judged.drift, "+.2f"),
