@@ -1,7 +1,8 @@
 """Fig. 1, Finding 2.1: a larger MoE with zero-shot hyperparameters competes with a dense model.
 
-On cpu: a model of twice the base's width and depth, on the horizon of the finding horizon, whose runs it shares. In the
-paper: GPT2-small by its active parameters (124M). The dense model has the same active parameters and is tuned itself.
+On cpu: a model of twice the base's width and depth, on the horizon of the finding horizon, with which it shares runs.
+In the paper: GPT2-small by its active parameters (124M). The dense model has the same active parameters and is tuned
+itself.
 """
 
 from expertp.paper.finding import Criteria, Finding, Outcome, PaperStudy, Tables, joint_models, zero_shot_study
