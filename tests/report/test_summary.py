@@ -44,7 +44,7 @@ def test_an_arm_is_ahead_by_its_zero_shot_loss_although_the_own_arm_has_a_lower_
 
 def test_a_control_that_does_not_fail_is_said():
     control = "arms={sp: {axes: [width, depth], control: [width]}}"
-    sentence = "NO POWER: The control does not fail along width, so a failure could not be seen there."
+    sentence = "NO POWER: The control does not fail along width, so the verdicts there do not tell the rules from it."
     assert sentence in sentences(control, optimum=-6.0)
     assert sentence not in sentences(control, optimum=-6.0, behind=0.7)
 
