@@ -37,7 +37,9 @@ def summarize_study(verdict: StudyVerdict) -> tuple[str, ...]:
             sentences.append(_cost(found))
     if blind := [each for each in judged if each.has_no_power]:
         places = _listed(_place(each, judged) for each in blind)
-        sentences.append(f"NO POWER: The control does not fail along {places}, so the verdicts there do not tell the rules from it.")
+        sentences.append(
+            f"NO POWER: The control does not fail along {places}, so the verdicts there do not tell the rules from it."
+        )
     return (*sentences, *(sentence for arm in _arms(verdict.others) for sentence in arm))
 
 
