@@ -35,12 +35,17 @@ HIDDEN_KEYS = (
 )
 
 
+def refuse(model_type: str) -> None:
+    """Raise an error for a family for which there can be no rules yet."""
+    if model_type in REFUSED:
+        raise InputError(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
+
+
 def check_family(model_type: object) -> str:
     """Return the `model_type` of a family that has rules; any other is an error."""
     if not isinstance(model_type, str):
         raise InputError(f"model_type must be the name of a family, such as olmoe, not {shown(model_type)}")
-    if model_type in REFUSED:
-        raise InputError(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
+    refuse(model_type)
     if model_type not in FAMILIES:
         raise InputError(f"model_type {shown(model_type)} is not a known family; {did_you_mean(model_type, FAMILIES)}")
     return model_type
