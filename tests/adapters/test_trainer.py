@@ -123,6 +123,14 @@ def test_a_checkpoint_of_another_place_is_resumed(six_steps: SixSteps, tmp_path:
         assert torch.equal(value, whole[name]), name
 
 
+def test_a_checkpoint_of_another_place_must_be_loaded(six_steps: SixSteps, tmp_path: Path) -> None:
+    _, checkpoint = stopped(six_steps, "olmoe", tmp_path / "before")
+    model, fitted = adapted("olmoe")
+    fitted.init_(model)
+    with pytest.raises(InputError, match=r"at step 3 from a checkpoint that is not in .*after; load it with load_ of"):
+        trainer(model, fitted, tmp_path / "after").train(resume_from_checkpoint=str(checkpoint))
+
+
 def test_a_checkpoint_of_another_step_is_not_resumed(six_steps: SixSteps, tmp_path: Path) -> None:
     _, checkpoint = stopped(six_steps, "olmoe", tmp_path)
     model, fitted = adapted("olmoe")

@@ -5,8 +5,8 @@ does its `load_best_model_at_end`. `load_weights_` restores them, and the callba
 those of the checkpoint.
 """
 
-import json
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,9 +18,17 @@ from expertp.adapters.balance import Balancing
 from expertp.adapters.roles import clean_name
 from expertp.adapters.tensors import whole, write_
 from expertp.errors import InputError, how_to_install, one_line
+from expertp.util.records import read_record
 
 # Our file beside a checkpoint of the Trainer, and the one in which the Trainer notes its step.
 SAVED_FILE, STATE_FILE = "expertp.json", "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What is needed of the Trainer's own file beside a checkpoint."""
+
+    global_step: int
 
 
 @runtime_checkable
@@ -77,9 +85,15 @@ class PlanEvents:
         """Return the checkpoint whose weights the model must have: the one that was loaded, or that of the Trainer."""
         loaded = self._adapted.loaded_from
         if loaded is None:
-            return Path(args.output_dir) / f"checkpoint-{step}"
+            place = Path(args.output_dir) / f"checkpoint-{step}"
+            if not place.exists():
+                raise InputError(
+                    f"the Trainer resumes at step {step} from a checkpoint that is not in {args.output_dir}; load it "
+                    "with load_ of the adapted model before"
+                )
+            return place
         if (loaded / STATE_FILE).exists():
-            at = json.loads((loaded / STATE_FILE).read_text(encoding="utf-8"))["global_step"]
+            at = read_record(loaded / STATE_FILE, TrainerState, "restore the checkpoint from a copy").global_step
             if at != step:
                 raise InputError(
                     f"{loaded} was loaded, of step {at}, but the Trainer resumes at step {step}; give both the same"
