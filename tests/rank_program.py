@@ -4,6 +4,7 @@ The ranks are forks of one process that has imported torch, which takes seconds.
 to FOLDER/RANK.json. A job is {"do": name of a function below, ...}; all ranks do all jobs in turn.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -21,12 +22,15 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
+from adapters.tiny import build as build_family
+from adapters.tiny import wider
 from torch.distributed.tensor import DTensor
 
+from expertp.adapters.adapted import adapt
 from expertp.config import build
 from expertp.data import open_dataset
 from expertp.errors import InputError, RunError
-from expertp.spec import RunSpec
+from expertp.spec import BaseHPs, RunSpec
 from expertp.training.checkpoints import resume
 from expertp.training.loop import TrainingLoop
 from expertp.training.parallel import own_part
@@ -105,7 +109,7 @@ def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
     loop = _loop(ranks, run)
     kept = _KeptExperts(loop)
     with Traffic() as traffic, kept:
-        loop.step()
+        loop.step(lambda: (False, False))
     state = [value for name, value in loop.optimizer_state().items() if not name.startswith("step/")]
     return {
         "bytes": dict(traffic.bytes),
@@ -114,6 +118,35 @@ def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
         "optimizer": sum(own_part(value)[0].numel() for value in state),
         "kept": kept.bytes,
     }
+
+
+def do_adapt(ranks: Ranks, model_type: str, out: str) -> dict[str, float]:
+    """Train an adapted model for three steps, sharded by FSDP2 where there are ranks; save and verify it."""
+    changes = {"num_hidden_layers": 2, **wider(model_type)}
+    hps = BaseHPs(lr=2**-6, init_std=0.05, adam_eps=1e-8, weight_decay=0.1)
+    model = build_family(model_type, **changes).double().train()
+    adapted = adapt(model, build_family(model_type, "meta", num_hidden_layers=2), hps)
+    if not ranks.is_alone:
+        for layer in model.model.layers:  # type: ignore[union-attr]
+            torch.distributed.fsdp.fully_shard(layer)
+        torch.distributed.fsdp.fully_shard(model)
+    adapted.init_(model)
+    optimizer = torch.optim.AdamW(adapted.param_groups(model), lr=hps.lr)
+    batches = torch.randint(3, 64, (3, 4, 12), generator=torch.Generator().manual_seed(0))
+    with adapted.balancing(model) if adapted.balances else contextlib.nullcontext() as balance:
+        for batch in batches:
+            rows = batch.chunk(ranks.size)[ranks.rank]
+            model(input_ids=rows, labels=rows).loss.backward()
+            norm = adapted.clip_grad_norm_(optimizer, 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            if balance is not None:
+                balance.step()
+    adapted.save(out, model)
+    if not ranks.is_alone:
+        torch.distributed.barrier()
+    adapted.verify(model, optimizer, saved=out)
+    return {"norm": float(norm), "held": sum(own_part(each)[0].numel() for each in model.parameters())}
 
 
 class _KeptExperts(torch.autograd.graph.saved_tensors_hooks):
@@ -151,7 +184,8 @@ def hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     return {name: hashlib.sha256(each.numpy().tobytes()).hexdigest() for name, each in whole.items()}
 
 
-JOBS: dict[str, Callable[..., Any]] = {"train": do_train, "damage": do_damage, "load": do_load, "count": do_count}
+JOBS: dict[str, Callable[..., Any]] = {"train": do_train, "damage": do_damage, "load": do_load}
+JOBS |= {"count": do_count, "adapt": do_adapt}
 
 
 def main(size: int, folder: Path) -> int:

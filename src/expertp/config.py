@@ -35,23 +35,49 @@ KINDS = {
 
 def load_base(path: str | Path, overrides: Iterable[str] = ()) -> tuple[ModelSpec, BaseHPs]:
     """Read a base file with the sections `model:` and `hps:`; overrides address `hps.*`."""
-    tree = _read_sections(path, {"model": ModelSpec, "hps": BaseHPs})
-    _apply(tree, overrides, {"hps": BaseHPs})
-    for section in ("model", "hps"):
-        if section not in tree:
-            raise InputError(f"{path}: section '{section}:' is missing; a base file has `model:` and `hps:`")
-    return build(ModelSpec, tree["model"], f"{path}: model"), build(BaseHPs, tree["hps"], f"{path}: hps")
+    model, hps = read_base(path, overrides)
+    return _reference(model, path), hps
 
 
 def load_target(path: str | Path, overrides: Iterable[str] = ()) -> ModelSpec:
     """Read a target file with the section `model:`; overrides address `model.*`."""
-    tree = _read_sections(path, {"model": ModelSpec, "hps": BaseHPs})
+    return _reference(read_target(path, overrides), path)
+
+
+def read_base(path: str | Path, overrides: Iterable[str] = ()) -> tuple[Model, BaseHPs]:
+    """Read a base file, whose model may be of any kind."""
+    tree = _read_model_file(path)
+    _apply(tree, overrides, {"hps": BaseHPs})
+    for section in ("model", "hps"):
+        if section not in tree:
+            raise InputError(f"{path}: section '{section}:' is missing; a base file has `model:` and `hps:`")
+    return build(Model, tree["model"], f"{path}: model"), build(BaseHPs, tree["hps"], f"{path}: hps")
+
+
+def read_target(path: str | Path, overrides: Iterable[str] = ()) -> Model:
+    """Read a target file, whose model may be of any kind."""
+    tree = _read_model_file(path)
     if "hps" in tree:
         raise InputError(f"{path}: section 'hps:' is not allowed in a target; move it to the base file")
-    _apply(tree, overrides, {"model": ModelSpec})
+    _apply(tree, overrides, {"model": Model})
     if "model" not in tree:
         raise InputError(f"{path}: section 'model:' is missing; a target file has `model:`")
-    return build(ModelSpec, tree["model"], f"{path}: model")
+    return build(Model, tree["model"], f"{path}: model")
+
+
+def _read_model_file(path: str | Path) -> dict[str, Any]:
+    """Return the sections of a base or target file; relative paths start at its directory."""
+    tree = _read_sections(path, {"model": Model, "hps": BaseHPs})
+    if isinstance(tree.get("model"), dict):
+        tree["model"] = _anchored(Model, tree["model"], os.path.dirname(path))
+    return tree
+
+
+def _reference(model: Model, path: str | Path) -> ModelSpec:
+    """Return a model if it is a reference model: the plan of any other one comes from its tensors."""
+    if not isinstance(model, ModelSpec):
+        raise InputError(f"{path}: model: is a model of transformers; plan it by its config.json with --hf BASE TARGET")
+    return model
 
 
 def hps_from_overrides(overrides: Iterable[str]) -> BaseHPs:

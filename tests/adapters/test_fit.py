@@ -1,5 +1,6 @@
 """Settings per tensor: the identity at the base, the rules, agreement with the mup package, and refusals."""
 
+from collections.abc import Callable
 from typing import Any
 
 import mup
@@ -148,6 +149,10 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("glm4_moe", {}, {"use_qk_norm": False}, "the base has model.layers.#.self_attn.k_norm.weight and the target"),
     ("deepseek_v3", {}, {"routed_scaling_factor": 1.5}, "routed_scaling_factor=1.5 in the target but 2.5 in the base"),
     ("deepseek_v3", {}, {"n_group": 2}, "topk_group/n_group=1/2 in the target but 1/1 in the base; make them equal"),
+    ("gpt_oss", {}, {"layer_types": ["full_attention"] * 3}, "layer_types=['full_attention', 'full_attention', "),
+    ("gpt_oss", {}, {"layer_types": ["full_attention"] * 5, "num_hidden_layers": 5}, "layer_types=['full_attention'"),
+    ("gpt_oss", {}, {"rms_norm_eps": 0.1}, "rms_norm_eps=0.1 in the target but 1e-05 in the base; it changes the arch"),
+    ("llama4_text", {}, {"no_rope_layers": [1, 1, 0]}, "layer_types=['chunked_attention', 'chunked_attention', 'full_"),
     ("phimoe", {}, {"num_local_experts": 16, "num_experts_per_tok": 4}, "'phimoe' cannot have 4 experts per token"),
 ]  # fmt: skip
 
@@ -161,6 +166,13 @@ def test_what_does_not_transfer_is_refused(
     assert message in str(caught.value)
     assert len(str(caught.value)) < 300
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("grow", [wider, more_experts, lambda _: {"num_hidden_layers": 6}])
+def test_sizes_of_every_family_may_double(model_type: str, grow: Callable[[str], dict[str, Any]]) -> None:
+    if not (grow is more_experts and FAMILIES[model_type].experts_are_fixed):
+        assert fitted(model_type, {}, grow(model_type)).target.n_layer in (3, 6)
 
 
 def test_two_families_are_refused() -> None:

@@ -100,6 +100,27 @@ def test_fit_shows_the_fastest_layout_and_others(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.heavy
+def test_the_plan_of_a_model_of_transformers_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of DeepSeek-V3 is larger than any file of settings."""
+    pytest.importorskip("transformers")
+    models = [str(HF / f"{name}.json") for name in ("deepseek-v3-base", "deepseek-v3")]
+    assert main(["plan", "--hf", *models, "hps.lr=0.01", "--json"]) == 0
+    plan = tmp_path / "plan.json"
+    plan.write_text(capsys.readouterr().out)
+    assert plan.stat().st_size > 2**18
+    layout = ("--device", "h800", "--devices", "512", "model.context=4096", "parallel.experts=256")
+    trees = [estimated(capsys, file, *layout, "train.activation_checkpointing=true") for file in (str(plan), models[1])]
+    for tree in trees:
+        tree["job"].pop("model")
+    assert trees[0] == trees[1]
+    plan.write_text(plan.read_text().replace('"n_act": 8', '"n_act": "many"'))
+    assert main(["capacity", str(plan)]) == 2
+    assert "target.n_act" in (error := capsys.readouterr().err)
+    assert "write it again with expertp plan --hf BASE TARGET --json" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.heavy
 def test_a_model_of_transformers_and_its_published_hours(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     arguments = ["--device", "h800", "--devices", "512", "--tokens", "14.8T", "--hours", "2.664M", "model.context=4096"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import pytest
 import yaml
 from hugging_face import model_tree, run_tree, study_tree
 from runs import write_tokens
+
+from expertp.config import build
+from expertp.search.tune import descend
+from expertp.spec import BaseHPs
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -53,6 +58,37 @@ def test_a_study_is_swept_checked_and_reported(say, data: Path, tmp_path: Path) 
     page = (out / "report.html").read_text()
     assert "folded into the tensors" in page
     assert "mlp.experts.down_proj" in page
+
+
+@pytest.mark.heavy
+def test_a_study_is_swept_until_it_is_decided(say, data: Path, tmp_path: Path) -> None:
+    tree = study_tree(data)
+    del tree["arms"]
+    file, out = written(tmp_path / "study.yaml", tree), tmp_path / "out"
+    command = ("sweep", file, "--out", out, "--until", "decided", "--minutes", "0.2", "--workers", "1")
+    code, text, error = say(*command)
+    assert (code, "Traceback" in error) == (0, False)
+    assert "width" in text
+    rows = (out / "results.csv").read_text().splitlines()
+    assert any(",finished," in row for row in rows[1:])
+    chosen = json.loads((out / "study.json").read_text())["study"]["chosen"]
+    assert {each["hp"] for each in chosen} == {"log2_lr"}
+
+
+@pytest.mark.heavy
+def test_the_hyperparameters_of_a_base_are_tuned(say, data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("expertp.search.tune.COORDINATES", ("lr", "router_lr"))
+    monkeypatch.setattr("expertp.search.tune.descend", partial(descend, coordinates=("lr", "router_lr")))
+    tree = {**study_tree(data), "seeds": [0, 1, 2]}
+    del tree["arms"]
+    file, out = written(tmp_path / "study.yaml", tree), tmp_path / "tuned"
+    code, text, error = say("tune", file, "--out", out, "--passes", "1", "--workers", "1")
+    assert (code, "Traceback" in error) == (0, False), error
+    preset = yaml.safe_load((out / "preset.yaml").read_text())
+    assert build(BaseHPs, preset["hps"], "preset").lr > 0
+    rows = (out / "path.csv").read_text().splitlines()
+    assert {row.split(",")[1] for row in rows[1:]} >= {"lr", "router_lr"}
+    assert str(out / "preset.yaml") in text
 
 
 @pytest.mark.heavy

@@ -110,7 +110,7 @@ def test_a_directory_stands_for_its_config(capsys: pytest.CaptureFixture[str], t
     ("change", "message"),
     [
         ({"model_type": "jamba"}, "model_type 'jamba' is not supported: its state-space"),
-        ({"model_type": "nothing"}, "model_type 'nothing' is not a known family"),
+        ({"model_type": "olmow"}, "model_type 'olmow' is not a known family; did you mean 'olmoe'?"),
         ({"model_type": None}, "model_type is missing; give a config.json of a model"),
         ({"hidden_size": "wide"}, "transformers rejects it"),
         ({"num_experts_per_tok": 8}, "kappa=n_act/n_exp=1/16 in the target but 1/32 in the base"),
@@ -163,3 +163,17 @@ def test_a_parameter_without_a_role_gets_one_line_and_a_text_to_fill_in(
     assert "lm_head.bias: no role in family 'phimoe'; fill in the '?' of the roles text" in shown.err
     assert "lm_head.bias | ? | ?  # 32064" in shown.out
     assert "model.norm.weight | final_norm | N  # 64" in shown.out
+
+
+@pytest.mark.parametrize("verb", ["plan", "planner"])
+def test_a_model_of_transformers_without_rules_gets_one_line_and_a_text_to_fill_in(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    Path("config.json").write_text(json.dumps(keys))
+    assert main([verb, "--hf", "config.json", "config.json", "hps.lr=0.01"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("expertp: model_type 'llama' is not a known family; fill in the '?' of the roles text")
+    assert len(shown.err.splitlines()) == 1
+    assert "model.layers.#.self_attn.q_proj.weight | ? | ? ?  # 64 x 64" in shown.out

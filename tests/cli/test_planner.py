@@ -1,9 +1,14 @@
 """`expertp planner` writes a page, and refuses what is no input of it."""
 
+import html
+import json
+import re
 import webbrowser
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from adapters.tiny import COMMON, TINY, wider
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -62,3 +67,25 @@ def test_an_adapted_model_has_the_settings_of_its_plan(say: Say, tmp_path) -> No
     assert "m_N^-1/2 m_a^-1; m_N^-1 m_a^-1" in page
     assert "adapt(model, base=&#39;tests/fixtures/hf/deepseek-v3-base.json&#39;" in page
     assert "671B" in page
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("is_part", [False, True], ids=["a text model", "the text part of a multimodal model"])
+def test_the_python_of_an_adapted_model_runs(say: Say, tmp_path, is_part: bool) -> None:
+    pytest.importorskip("transformers")
+    for name, changes in (("base", {}), ("target", wider("llama4_text"))):
+        keys = {"model_type": "llama4_text", **COMMON, **TINY["llama4_text"], **changes}
+        (tmp_path / name).mkdir()
+        whole = {"model_type": "llama4", "text_config": keys} if is_part else keys
+        (tmp_path / name / "config.json").write_text(json.dumps(whole))
+    files = (tmp_path / "base", tmp_path / "target")
+    code, _, error = say("planner", "--hf", *files, ROW, "hps.gamma=inf", "--out", tmp_path / "p.html")
+    assert (code, error) == (0, "")
+    page = html.unescape((tmp_path / "p.html").read_text(encoding="utf-8"))
+    listing = re.search(r"from torch\.optim import AdamW\n.*?param_groups\(model\)\)\n", page, re.DOTALL)
+    assert listing is not None
+    found: dict[str, Any] = {}
+    exec(listing[0], found)
+    assert found["adapted"].hps.gamma == float("inf")
+    assert found["adapted"].fit.target.n_embd == 96
+    assert {group["initial_lr"] for group in found["optimizer"].param_groups} > {0.01}

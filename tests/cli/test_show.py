@@ -82,3 +82,18 @@ def test_a_preset_can_be_a_whole_file(tmp_path: Path, say: Say) -> None:
 def test_a_missing_file_is_named_once(tmp_path: Path, say: Say) -> None:
     missing = tmp_path / "none.yaml"
     assert say("show", missing)[2] == f"expertp: {missing}: no such file; `expertp init` writes starter files\n"
+
+
+def test_a_base_may_have_a_model_of_transformers_which_plan_takes_with_hf(say: Say, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text((CONFIGS.parent / "tests/fixtures/hf/olmoe-1b-7b.json").read_text())
+    (tmp_path / "base.yaml").write_text("model: {hf: config.json, context: 512}\nhps: {lr: 0.01}\n")
+    (tmp_path / "target.yaml").write_text("model: {hf: config.json}\n")
+    tree = json.loads(say("show", tmp_path / "base.yaml", "--json")[1])
+    assert (tree["kind"], tree["settings"]["model"]["context"]) == ("base", 512)
+    assert tree["settings"]["model"]["hf"]["model_type"] == "olmoe"
+    tree = json.loads(say("show", tmp_path / "target.yaml", "model.context=64", "--json")[1])
+    assert (tree["settings"]["model"]["context"], tree["override"]) == (64, ["model.context"])
+    code, _, error = say("plan", "--base", tmp_path / "base.yaml", "--target", tmp_path / "target.yaml")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "base.yaml: model: is a model of transformers; plan it by its config.json with --hf BASE TARGET" in error

@@ -28,6 +28,9 @@ GO = """fragment => {
     const cells = (row) => all("td", row).map((cell) => cell.querySelector("[title]")?.title ?? null);
     return {
         json: document.getElementById("as-json").textContent,
+        cost: Object.fromEntries(all("#cost tr[data-cost]").map((row) => [
+            row.dataset.cost, all("td[title]", row).map((cell) => cell.title),
+        ])),
         shown: Object.fromEntries(all("#plan tr[data-group]").map((row) => [row.dataset.group, cells(row)])),
         wrong: all("[data-mistake]:not([hidden])").map((each) => [each.dataset.mistake, each.textContent]),
     };
@@ -145,7 +148,14 @@ def compare(page, state):
     assert found["shown"].keys() == settings.keys()
     for name, cells in found["shown"].items():
         assert [None if cell is None else float(cell) for cell in cells] == list(settings[name].values())
-    del base
+    sides = (base, target)
+    assert found["cost"] == {
+        "parameters": [str(side.counts().total) for side in sides],
+        "active per token": [str(side.counts().active) for side in sides],
+        "FLOPs per token": [str(side.flops_per_token()) for side in sides],
+        "training FLOPs": [str(side.flops_per_token() * tokens) for side in sides],
+        "training memory": [str(16 * side.counts().total) for side in sides],
+    }
 
 
 @pytest.mark.heavy
@@ -252,7 +262,14 @@ def test_mistakes_are_said_at_their_fields_with_the_fix(page):
 def check_in_python(state):
     """Raise an error for a state that Python refuses."""
     base, target, _ = in_python({key: value for key, value in state.items() if value != ""})
-    del base
+    sides = (base, target)
+    assert found["cost"] == {
+        "parameters": [str(side.counts().total) for side in sides],
+        "active per token": [str(side.counts().active) for side in sides],
+        "FLOPs per token": [str(side.flops_per_token()) for side in sides],
+        "training FLOPs": [str(side.flops_per_token() * tokens) for side in sides],
+        "training memory": [str(16 * side.counts().total) for side in sides],
+    }
     if state["target.vocab_size"] == "":
         raise ValueError("missing")
     if int(state["train.batch_tokens"]) % target.context:

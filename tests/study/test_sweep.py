@@ -92,6 +92,25 @@ def test_by_default_there_is_a_worker_per_core(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
+def test_a_study_is_not_trained_by_each_of_several_ranks(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="a launcher has started 2 processes, but a sweep is one process; start it wi"):
+        run_study(tiny_study(data), tmp_path, InProcess())
+
+
+def test_a_worker_is_not_a_rank_of_the_launcher_that_started_the_sweep(tmp_path, monkeypatch):
+    launcher = {"RANK": "3", "WORLD_SIZE": "1", "TORCHELASTIC_USE_AGENT_STORE": "True", "SLURM_PROCID": "3"}
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    started = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, **options: started.append((command, options["env"])))
+    start_worker(tmp_path, tmp_path / "log", threads=1, processes=1)
+    assert not launcher.keys() & started[0][1].keys()
+    start_worker(tmp_path, tmp_path / "log", threads=1, processes=2)
+    assert [(each["RANK"], each["WORLD_SIZE"]) for _, each in started[1:]] == [("0", "2"), ("1", "2")]
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in started[2][1]
+
+
 def test_an_executor_in_this_process_ticks_and_stops(data, tmp_path):
     ticks, study = [], tiny_study(data)
     table = sweep(open_study(tmp_path, study), InProcess(), lambda: len(ticks) > 7, lambda: ticks.append(None))

@@ -9,6 +9,10 @@ from rank_program import HIDDEN, WIDTH, hashes
 from ranks import do_jobs, records
 from runs import run_tree, write_tokens
 
+from expertp.capacity.anatomy import anatomy
+from expertp.capacity.devices import DEVICES
+from expertp.capacity.job import JobSpec
+from expertp.capacity.layout import Layout, transfers
 from expertp.config import build
 from expertp.data import open_dataset
 from expertp.spec import RunSpec
@@ -104,44 +108,46 @@ def test_a_checkpoint_of_one_process_is_loaded_by_all_ranks(four_ranks: tuple[Pa
     assert all(rank[1] == expected for rank in outcomes)
 
 
-def sizes(data: Path) -> dict[str, int]:
-    """Return the parameters of the root, of a layer: what is not an expert (and never rounded), and experts."""
-    model = build(RunSpec, tree(data), "run").model
-    root = WIDTH * (model.vocab_size + model.context + 2)
-    exact = 4 * WIDTH + model.n_exp * WIDTH
-    return {"root": root, "exact": exact, "dense": 4 * WIDTH**2 + exact, "experts": model.n_exp * 2 * WIDTH * HIDDEN}
+def promised(tree: dict[str, Any], layout: Layout) -> tuple[int, dict[tuple[str, str], int]]:
+    """Return what `expertp capacity` says: the parameters of the model, and the bytes of buffers of a step."""
+    job = JobSpec.of_run(build(RunSpec, tree, "run"))
+    model = anatomy(job)
+    return model.numel, {(each.kind, each.what): each.buffer for each in transfers(model, job, layout, DEVICES["h100"])}
+
+
+def check_bytes(counted: dict[str, Any], buffers: dict[tuple[str, str], int]) -> None:
+    """Compare what a rank counted with what was promised, beside the norm of the gradients, of 8 bytes, for `clip`."""
+    gathered = buffers["all-gather", "weights"] + buffers["all-gather", "experts"]
+    scattered = buffers["reduce-scatter", "gradients of weights"] + buffers["reduce-scatter", "gradients of experts"]
+    assert counted["bytes"]["all_gather"] == gathered
+    assert counted["bytes"]["reduce_scatter"] == scattered
+    assert counted["calls"]["all_reduce"] == 2, "one for the step, one for the norm of the gradients"
+    assert counted["bytes"]["all_reduce"] == buffers["all-reduce", "loss and loads"] + 8
 
 
 @pytest.mark.heavy
 def test_a_rank_holds_its_part_and_gathers_what_it_computes(
     four_ranks: tuple[Path, list[list[Any]]], data: Path
 ) -> None:
-    size = sizes(data)
-    layer = size["dense"] + size["experts"]
-    total = size["root"] + 2 * layer
+    total, buffers = promised(tree(data, dtype="float32"), Layout(4))
     for counted in (rank[2] for rank in four_ranks[1]):
         assert abs(counted["parameters"] / (total / 4) - 1) < 0.05
         assert counted["optimizer"] == 2 * counted["parameters"]
-        # The root once, every block for its forward and its backward pass; gradients once.
-        assert counted["bytes"]["all_gather"] == 4 * (size["root"] + 2 * 2 * layer)
-        assert counted["bytes"]["reduce_scatter"] == 4 * total
-        assert counted["calls"]["all_reduce"] == 2, "one for the step, one for the norm of the gradients"
         assert counted["kept"] == 0
+        check_bytes(counted, buffers)
     assert sum(rank[2]["parameters"] for rank in four_ranks[1]) == total
 
 
 @pytest.mark.heavy
 def test_bytes_of_spread_experts(four_ranks: tuple[Path, list[list[Any]]], data: Path) -> None:
-    size, outcomes = sizes(data), [rank[3] for rank in four_ranks[1]]
-    rounded = size["dense"] - size["exact"] + size["experts"] // 2
+    outcomes = [rank[3] for rank in four_ranks[1]]
+    _, buffers = promised(tree(data, SPREAD, dtype="bfloat16"), Layout(4, experts=2))
     for counted in outcomes:
-        assert counted["bytes"]["all_gather"] == 4 * size["root"] + 2 * 2 * (2 * rounded + 4 * size["exact"])
-        assert counted["bytes"]["reduce_scatter"] == 4 * (size["root"] + 2 * (rounded + size["exact"]))
+        check_bytes(counted, buffers)
         assert counted["kept"] == 0, "no rounded copy of a gathered weight is kept"
-    visits = 4 * 2 * 16 * 2  # ranks, sequences, positions, active experts
-    # Rows go and come back, and so do their gradients; gates are float32; every rank sends the counts of 8 experts.
-    rows, gates, counts = 4 * visits * WIDTH * 2, 2 * visits * 4, 4 * 8 * 8
-    assert sum(counted["bytes"]["all_to_all"] for counted in outcomes) == 2 * (rows + gates + counts)
+    # Loads are not even, so that ranks receive more or fewer visits; the sum does not depend on who does.
+    exchanged = buffers["all-to-all", "visits of experts"]
+    assert sum(counted["bytes"]["all_to_all"] for counted in outcomes) == 4 * exchanged
 
 
 @pytest.mark.heavy

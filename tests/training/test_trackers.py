@@ -214,6 +214,43 @@ def test_files_of_weights_and_biases_hold_the_run(data, tmp_path):
     assert steps[-1]["loss/train"] == losses[-1]
 
 
+def track_in_two_parts(name: str, out: Path, parts: tuple[range, ...]) -> None:
+    for steps in parts:
+        tracker = ProcessTracker(name, out, Labels("first", summary={"verdict": f"up to {steps.stop}"}))
+        tracker.begin(None)
+        process = tracker._process
+        for step in steps:
+            tracker.log(StepMetrics(step=step, loss=float(step)))
+        tracker.end()
+        assert process.wait(120) == 0, tracker.log_path.read_text()
+
+
+@pytest.mark.heavy
+def test_a_resumed_run_is_one_run_of_weights_and_biases(tmp_path):
+    """The second part repeats steps after the last checkpoint; verdicts, without steps, are one run as well."""
+    pytest.importorskip("wandb")
+    track_in_two_parts("wandb-offline", tmp_path, (range(1, 5), range(3, 7), range(0)))
+    files = sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(files) == 3
+    records = [each for path in files for each in wandb_records(path)]
+    assert len({each.run.run_id for each in records if each.HasField("run")}) == 1
+    steps = [
+        json.loads(next(each.value_json for each in record.history.item if "_step" in (each.key, *each.nested_key)))
+        for record in records
+        if record.HasField("history")
+    ]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.heavy
+def test_a_resumed_run_is_in_the_database_of_trackio_once(tmp_path, monkeypatch):
+    pytest.importorskip("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    track_in_two_parts("trackio", tmp_path, (range(1, 3), range(2, 4)))
+    rows, _ = wait_for_rows(tmp_path / "trackio/expertp.db")
+    assert [step for step, _ in rows] == [1, 2, 3]
+
+
 @pytest.mark.heavy
 def test_the_database_of_trackio_holds_the_run(data, tmp_path, monkeypatch):
     pytest.importorskip("trackio")

@@ -18,6 +18,7 @@ from expertp.errors import InputError
 from expertp.training import checkpoints
 from expertp.training.checkpoints import newest_weights, resume
 from expertp.training.loop import TrainingLoop
+from expertp.training.ranks import Ranks
 from expertp.training.records import CLOCK_FIELDS
 from expertp.training.resolution import resolve_dtype
 from expertp.training.store import read_run
@@ -262,6 +263,21 @@ def test_a_run_with_a_base_uses_its_plan(data, tmp_path):
     assert not same(weights(tmp_path / "planned"), weights(tmp_path / "own base"))
     with pytest.raises(InputError, match="kappa"):
         train(tiny_run(data, base=base, model={**base, "n_act": 1}), tmp_path / "other kappa")
+
+
+def test_the_share_of_product_speed_is_that_of_all_ranks(data, tmp_path, monkeypatch):
+    class OneOfTwo(Ranks):
+        """The slower one of two ranks, which trains alone."""
+
+        def gathered(self, value):
+            return [value, 3 * value] if isinstance(value, float) else [value]
+
+    run = tiny_run(data)
+    monkeypatch.setattr("expertp.training.train.product_speed", lambda *_: 1e6)
+    train(run, tmp_path, ranks=OneOfTwo())
+    last = read_run(tmp_path).metrics()[-1]
+    share = last.tokens_per_second * run.model.flops_per_token() / 4e6
+    assert last.product_share == pytest.approx(share, rel=1e-3)
 
 
 @pytest.mark.heavy

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from expertp.adapters.balance import Balancing, balancing, selection_biases
+from expertp.adapters.balance import Balancing, balancing, keep_biases_in_float32, selection_biases
 from expertp.adapters.describe import describe, family_of
 from expertp.adapters.family import Family, parse_family
 from expertp.adapters.fit import Apply, Fit, TensorPlan, fit
@@ -48,6 +48,12 @@ class Adapted:
 
     fit: Fit
     family: Family
+    _loaded: list[Path] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def loaded_from(self) -> Path | None:
+        """The checkpoint that `load_` has loaded last."""
+        return self._loaded[-1] if self._loaded else None
 
     @property
     def hps(self) -> BaseHPs:
@@ -77,6 +83,7 @@ class Adapted:
         native = self._native_values(model, seed) if is_native else {}
         for tensor, parameter in self._parameters(model):
             write_(parameter, native[tensor.name] if is_native else _drawn(tensor, seed))
+        keep_biases_in_float32(model, self.family.rows)
         for module, name in selection_biases(model, self.family.rows).values():
             write_(getattr(module, name), torch.zeros(getattr(module, name).shape))
 
@@ -170,7 +177,9 @@ class Adapted:
 
     def load_(self, model: nn.Module, checkpoint: str | Path) -> None:
         """Load all weights of a checkpoint of transformers; call it before the Trainer resumes from the checkpoint."""
+        keep_biases_in_float32(model, self.family.rows)
         load_weights_(model, Path(checkpoint))
+        self._loaded.append(Path(checkpoint))
 
     def trainer_optimizer(self) -> Callable[..., AdamW]:
         """Return a function from a model to AdamW, for `optimizer_cls_and_kwargs=(adapted.trainer_optimizer, {})`."""

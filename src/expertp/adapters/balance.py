@@ -98,8 +98,7 @@ class Balancing(LoadCounter):
         self._biases = list(selection_biases(model, rows).values())
         if len(self.names) != len(self._biases):
             raise InputError(f"the model has {len(self.names)} routers but {len(self._biases)} selection biases")
-        for module, name in self._biases:
-            _keep_in_float32(module, name)
+        keep_biases_in_float32(model, rows)
         self._last: dict[str, float] = {}
 
     @torch.no_grad()
@@ -151,6 +150,18 @@ def selection_biases(model: nn.Module, rows: Sequence[RoleRow]) -> dict[str, tup
     }
 
 
+def keep_biases_in_float32(model: nn.Module, rows: Sequence[RoleRow]) -> None:
+    """Cast selection biases to float32 before they get values: bfloat16 would round their updates away."""
+    for module, name in selection_biases(model, rows).values():
+        bias = getattr(module, name)
+        if bias.dtype in (torch.float32, torch.float64):
+            continue
+        if isinstance(bias, nn.Parameter):
+            bias.data = bias.data.float()
+        else:
+            setattr(module, name, bias.float())
+
+
 def _routers(model: nn.Module, rows: Sequence[RoleRow]) -> dict[str, nn.Module]:
     """Return the modules that choose experts: the nearest module around a router's weight that knows n_act."""
     patterns = {row.pattern for row in rows if row.role == "router"}
@@ -180,14 +191,3 @@ def _chosen(output: Any, name: str) -> Tensor:
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.dtype.is_floating_point and value.dtype != torch.bool
-
-
-def _keep_in_float32(module: nn.Module, name: str) -> None:
-    """Cast a selection bias to float32: bfloat16 would round its updates away."""
-    bias = getattr(module, name)
-    if bias.dtype in (torch.float32, torch.float64):
-        return
-    if isinstance(bias, nn.Parameter):
-        bias.data = bias.data.float()
-    else:
-        setattr(module, name, bias.float())

@@ -1,21 +1,31 @@
 """Whether base and target are sizes of one architecture, so that hyperparameters transfer between them."""
 
+from typing import Any
+
 from expertp.adapters.description import Description
+from expertp.adapters.keys import HEAD_KEYS, HIDDEN_KEYS, SIZE_KEYS
 from expertp.errors import InputError, shown
 from expertp.spec import BaseHPs
 
 # Axes that must grow with the width: heads have a fixed size, and their number grows.
 GROW_WITH_WIDTH = ("Q", "O", "B", "A")
 FIXED = ("D", "P")
-# Configuration keys that change the architecture, not its size.
-ARCHITECTURE_KEYS = (
-    *("norm_topk_prob", "routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"),
-    *("expert_selection_fn", "scoring_func", "topk_method", "shared_expert_combination_strategy"),
-    *("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "moe_layer_interval", "mlp_only_layers"),
-    *("interleave_moe_layer_step", "decoder_sparse_step", "sliding_window", "hidden_act", "swiglu_alpha"),
-    *("swiglu_limit", "rope_parameters", "rope_theta", "rope_scaling", "embedding_multiplier", "attention_multiplier"),
-    *("moe_router_logit_softcapping", "use_qk_norm", "attention_value_scale"),
+# Configuration keys that may differ; every other one changes the architecture. First sizes, some of which have a check
+# of their own, then training and bookkeeping.
+MAY_DIFFER = frozenset(
+    (
+        *(key for keys in SIZE_KEYS.values() for key in keys),
+        *(*HEAD_KEYS, *HIDDEN_KEYS, "num_attention_heads_per_layer", "head_dim", "max_position_embeddings"),
+        *("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        *("n_group", "topk_group", "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+        *("moe_layer_end_index", "max_window_layers", "num_nextn_predict_layers"),
+        *("initializer_range", "router_aux_loss_coef", "output_router_logits", "use_cache", "pretraining_tp"),
+        *("architectures", "dtype", "transformers_version", "id2label", "label2id", "problem_type"),
+        *("pad_token_id", "bos_token_id", "eos_token_id", "eod_token_id", "sep_token_id"),
+    )
 )
+# A key that lists the numbers of layers; lists with an entry per layer are recognized by their length.
+LAYER_NUMBERS = "moe_layers"
 
 
 def check_comparable(base: Description, target: Description, hps: BaseHPs, allow_kappa_change: bool = False) -> None:
@@ -30,13 +40,7 @@ def check_comparable(base: Description, target: Description, hps: BaseHPs, allow
     _check_parameters(base, target)
     _check_heads(base, target)
     _check_experts(base, target, allow_kappa_change)
-    for key in ARCHITECTURE_KEYS:
-        ours, theirs = target.config.get(key), base.config.get(key)
-        if ours != theirs:
-            raise InputError(
-                f"{key}={shown(ours)} in the target but {shown(theirs)} in the base; it changes the architecture, so "
-                "make them equal"
-            )
+    _check_configurations(base, target)
 
 
 def _check_parameters(base: Description, target: Description) -> None:
@@ -100,6 +104,30 @@ def _check_groups_of_experts(base: Description, target: Description) -> None:
         raise InputError(
             f"topk_group/n_group={k_ours}/{n_ours} in the target but {k_theirs}/{n_theirs} in the base; make them equal"
         )
+
+
+def _check_configurations(base: Description, target: Description) -> None:
+    """All keys must be equal but for sizes; one that only one side has is not of the family, whose keys both have."""
+    may_differ = MAY_DIFFER | {multiplier.key for multiplier in target.family.native}
+    depths = {each.sizes.n_layer for each in (base, target)}
+    layers = min(depths) - (len(depths) > 1)
+    for key in sorted(base.config.keys() & target.config.keys() - may_differ):
+        ours, theirs = (_of_first_layers(each, key, layers) for each in (target, base))
+        if ours != theirs and not key.startswith("_"):
+            raise InputError(
+                f"{key}={shown(ours)} in the target but {shown(theirs)} in the base; it changes the architecture, so "
+                "make them equal"
+            )
+
+
+def _of_first_layers(model: Description, key: str, layers: int) -> Any:
+    """Return the value of a key for the first layers; a deeper model begins as the other one but for its last layer."""
+    value = model.config[key]
+    if isinstance(value, list) and key == LAYER_NUMBERS:
+        return [number for number in value if number < layers]
+    if isinstance(value, list) and len(value) == model.sizes.n_layer:
+        return value[:layers]
+    return value
 
 
 def _listed(values: list[float]) -> str:

@@ -7,8 +7,9 @@ from torch import nn
 
 from expertp.adapters.axes import Shaped, sizes_of
 from expertp.adapters.description import Description, Sizes, Tensor
-from expertp.adapters.families import FAMILIES, REFUSED
+from expertp.adapters.families import FAMILIES
 from expertp.adapters.family import Family
+from expertp.adapters.keys import refuse
 from expertp.adapters.roles import (
     SELECTION_BIAS,
     RoleRow,
@@ -37,12 +38,6 @@ def family_of(model: nn.Module) -> Family:
         f"{what} is not a known family; fill in the '?' of the roles text and pass it as roles=...",
         roles_text(shapes_of(model)),
     )
-
-
-def refuse(model_type: str) -> None:
-    """Raise an error for a family that has no rules."""
-    if model_type in REFUSED:
-        raise InputError(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
 
 
 def describe(model: nn.Module, family: Family, n_act: int | None = None) -> Description:

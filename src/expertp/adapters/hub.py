@@ -15,7 +15,7 @@ from torch import nn
 from expertp.adapters.describe import describe, family_of
 from expertp.adapters.description import Description
 from expertp.adapters.families import FAMILIES
-from expertp.adapters.keys import CONFIG_FILE, Keys, check_family, read_keys, size_of
+from expertp.adapters.keys import CONFIG_FILE, Keys, check_family, read_keys, refuse, size_of
 from expertp.errors import LONGEST_VALUE, InputError, how_to_install, one_line, shortened
 
 # Keys that say how weights are stored or computed, not what the model is. Some make transformers fetch code.
@@ -32,13 +32,18 @@ def read_config(path: Path) -> Any:
 
 
 def make_config(keys: Keys, where: str) -> Any:
-    """Return the configuration of transformers for plain values; `where` names their place in errors."""
+    """Return the configuration of transformers for plain values; `where` names their place in errors.
+
+    It may be of a family without rules that transformers knows: its roles can be filled in.
+    """
     try:
-        from transformers import AutoConfig
+        from transformers import CONFIG_MAPPING, AutoConfig
     except ImportError:
         raise InputError(f"{where}: transformers is not installed; {how_to_install('hf')}") from None
     try:
-        check_family(keys["model_type"])
+        refuse(keys["model_type"])
+        if keys["model_type"] not in CONFIG_MAPPING:
+            check_family(keys["model_type"])
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     try:

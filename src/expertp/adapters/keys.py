@@ -15,6 +15,8 @@ from expertp.errors import InputError, did_you_mean, shown
 
 CONFIG_FILE = "config.json"
 LARGEST_CONFIG = 2**24
+# Key of a multimodal model that holds its language model.
+PART = "text_config"
 
 Keys = Mapping[str, Any]
 
@@ -35,12 +37,17 @@ HIDDEN_KEYS = (
 )
 
 
+def refuse(model_type: str) -> None:
+    """Raise an error for a family for which there can be no rules yet."""
+    if model_type in REFUSED:
+        raise InputError(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
+
+
 def check_family(model_type: object) -> str:
     """Return the `model_type` of a family that has rules; any other is an error."""
     if not isinstance(model_type, str):
         raise InputError(f"model_type must be the name of a family, such as olmoe, not {shown(model_type)}")
-    if model_type in REFUSED:
-        raise InputError(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
+    refuse(model_type)
     if model_type not in FAMILIES:
         raise InputError(f"model_type {shown(model_type)} is not a known family; {did_you_mean(model_type, FAMILIES)}")
     return model_type
@@ -48,6 +55,21 @@ def check_family(model_type: object) -> str:
 
 def read_keys(path: Path) -> dict[str, Any]:
     """Read a config.json, or the one in a directory; of a multimodal model, the part of the language model."""
+    keys = _whole_keys(path)
+    return keys[PART] if _has_part(keys) else keys
+
+
+def part_of(path: Path) -> str | None:
+    """Return the key that holds the language model in the configuration of a multimodal one; None in any other."""
+    return PART if _has_part(_whole_keys(path)) else None
+
+
+def _has_part(keys: Keys) -> bool:
+    inner = keys.get(PART)
+    return keys["model_type"] not in FAMILIES and isinstance(inner, dict) and inner.get("model_type") in FAMILIES
+
+
+def _whole_keys(path: Path) -> dict[str, Any]:
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.exists():
         raise InputError(f"{file}: no such file; give a {CONFIG_FILE} or a directory with one")
@@ -59,9 +81,6 @@ def read_keys(path: Path) -> dict[str, Any]:
         raise InputError(f"{file}: not JSON ({error}); give a {CONFIG_FILE} of a model") from None
     if not isinstance(keys, dict) or not isinstance(keys.get("model_type"), str):
         raise InputError(f"{file}: model_type is missing; give a {CONFIG_FILE} of a model")
-    inner = keys.get("text_config")
-    if keys["model_type"] not in FAMILIES and isinstance(inner, dict) and inner.get("model_type") in FAMILIES:
-        return inner
     return keys
 
 

@@ -12,9 +12,10 @@ from itertools import groupby
 from typing import Literal
 
 from expertp.adapters.description import ROUTED, Tensor
+from expertp.adapters.planned import PlannedModelSpec
 from expertp.adapters.spec import HFModelSpec
 from expertp.capacity.job import JobSpec
-from expertp.spec import ModelSpec
+from expertp.spec import Model, ModelSpec
 
 # matrix: computes in the compute dtype; wide: in float32 at least; expert: a matrix that may be spread over devices.
 Kind = Literal["matrix", "wide", "expert"]
@@ -94,7 +95,7 @@ def anatomy(job: JobSpec) -> Anatomy:
     match job.model:
         case ModelSpec() as model:
             return _reference(model, job)
-        case HFModelSpec() as model:
+        case HFModelSpec() | PlannedModelSpec() as model:
             return _family(model, job)
         case _:
             raise AssertionError("a kind of model without anatomy")
@@ -162,7 +163,7 @@ def _reference_kept(model: ModelSpec, job: JobSpec) -> int:
     return kept
 
 
-def _family(model: HFModelSpec, job: JobSpec) -> Anatomy:
+def _family(model: HFModelSpec | PlannedModelSpec, job: JobSpec) -> Anatomy:
     described = model.described()
     root: list[Tensor] = []
     blocks: dict[int, list[Tensor]] = {}
@@ -193,7 +194,7 @@ def _family_weight(tensor: Tensor) -> Weight:
     return Weight(re.sub(NUMBER, "#", tensor.name, count=1), tensor.shape, kind)
 
 
-def _family_kept(tensors: Sequence[Tensor], model: HFModelSpec, job: JobSpec) -> int:
+def _family_kept(tensors: Sequence[Tensor], model: Model, job: JobSpec) -> int:
     """Estimate the bytes per token that a block of a family keeps.
 
     Norms keep their input, the normalized stream and its product, in float32; projections of attention keep their

@@ -17,8 +17,9 @@ from expertp.errors import InputError
 Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
 # Bytes of the number of visits of one expert, which devices exchange before the visits.
 COUNT_BYTES = 8
-# Numbers beside the loads that all devices sum at every step: loss, stop and checkpoint flags.
-STEP_NUMBERS = 3
+# What all devices sum at every step: the loads, the losses of all micro-batches and requests (to stop, to save), as
+# float64.
+NUMBER_BYTES, REQUESTS = 8, 2
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,8 @@ def transfers(model: Anatomy, job: JobSpec, layout: Layout, device: Device) -> t
         found.append(_ring("reduce-scatter", f"gradients of {what}", group, steps * reduced, device))
     summed = steps * wide * sum(times * held(each, layout) for each, times in model.weights())
     found.append(_ring("all-reduce", "gradients of replicas", replicas, summed, device))
-    loads = job.model.n_exp * job.model.n_layer if job.model.is_moe else 0
-    found.append(_ring("all-reduce", "loss and loads", everyone, 8 * (loads + STEP_NUMBERS), device))
+    numbers = job.model.n_exp * _expert_layers(model) + steps * layout.devices + REQUESTS
+    found.append(_ring("all-reduce", "loss and loads", everyone, NUMBER_BYTES * numbers, device))
     if job.model.is_moe:
         found.append(_exchange(model, job, layout, device))
     return tuple(each for each in found if each.group.size > 1 and each.buffer)
@@ -205,12 +206,15 @@ def exchanged_bytes(job: JobSpec, layout: Layout, sent_rows: int, received_rows:
 def _exchange(model: Anatomy, job: JobSpec, layout: Layout, device: Device) -> Transfer:
     group = Group.of(layout.experts, 1, device)
     rows = micro_batch_tokens(layout, job) * job.model.n_act
-    layers = sum(block.count for block in model.blocks if any(each.kind == "expert" for each in block.weights))
-    whole = micro_batches(layout, job) * layers * exchanged_bytes(job, layout, rows, rows)
+    whole = micro_batches(layout, job) * _expert_layers(model) * exchanged_bytes(job, layout, rows, rows)
     away = whole * (group.size - group.in_node) / group.size
     near = whole * (group.in_node - 1) / group.size
     seconds = max(near / (1e9 * device.link), away / (1e9 * device.network))
     return Transfer("all-to-all", "visits of experts", group, whole, round(near + away), seconds)
+
+
+def _expert_layers(model: Anatomy) -> int:
+    return sum(block.count for block in model.blocks if any(each.kind == "expert" for each in block.weights))
 
 
 def _gathered_bytes(weight: Weight, job: JobSpec) -> int:

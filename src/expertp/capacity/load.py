@@ -1,5 +1,6 @@
 """From a file to a job: run files and directories, base and target files, plans, config.json of transformers."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from expertp.capacity.job import JobSpec
 from expertp.config import load_run, load_spec, sections_of, spec_from_sections
 from expertp.errors import InputError
 from expertp.spec import BaseHPs, RunSpec, Spec
+from expertp.util.records import read_bounded
 
 RUN_RECORD = "run.json"
 
@@ -15,6 +17,8 @@ RUN_RECORD = "run.json"
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     """Read the job of a run, or of a model without a section `train:`."""
     path = _file_in(path)
+    if _is_adapted_plan(path):
+        return spec_from_sections(JobSpec, {"model": {"planned": str(path)}}, overrides, f"{path}:")
     sections = sections_of(path)
     if {"axes", "seeds"} & sections.keys():
         raise InputError(f"{path}: is a study; `expertp sweep --dry-run` shows its cost")
@@ -24,8 +28,6 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
         return JobSpec.of_run(load_run(path, overrides))
     if "model_type" in sections or "text_config" in sections:
         return spec_from_sections(JobSpec, {"model": {"hf": str(path)}}, overrides, f"{path}:")
-    if "tensors" in sections:
-        raise InputError(f"{path}: is the plan of a model of transformers; give its {CONFIG_FILE}")
     if "target" in sections and "groups" in sections:
         return spec_from_sections(JobSpec, {"model": sections["target"]}, overrides, f"{path}:")
     known = {name: value for name, value in sections.items() if name != "hps"}
@@ -38,6 +40,15 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
 
 class _Base(Spec):
     hps: BaseHPs
+
+
+def _is_adapted_plan(path: Path) -> bool:
+    """Return whether a file is the plan of a model of transformers, which may be larger than a file of settings."""
+    try:
+        tree = json.loads(read_bounded(path, ""))
+    except (OSError, ValueError, RecursionError):  # what it is, its own reader says
+        return False
+    return isinstance(tree, dict) and {"family", "tensors"} <= tree.keys()
 
 
 def _file_in(path: Path) -> Path:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from expertp.errors import InputError, RunError, did_you_mean, one_line, shown
-from expertp.util.machine import is_out_of_memory, rank_and_ranks
+from expertp.util.machine import is_out_of_memory, rank_and_ranks, refuse_other_ranks
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 # How long the other ranks let rank 0 speak: torchrun ends all of them as soon as one has ended.
@@ -122,7 +122,7 @@ def dispatch(argv: Sequence[str]) -> int:
     if verb not in VERBS:
         raise InputError(f"unknown verb {shown(verb)}; {did_you_mean(verb, VERBS)}")
     if verb in ONE_PROCESS:
-        _refuse_ranks(verb)
+        refuse_other_ranks(f"`expertp {verb}`")
     code, args = run_verb(verb, rest)
     if code == EXIT_OK:
         from expertp.cli.next import suggest
@@ -137,15 +137,6 @@ def run_verb(verb: str, words: Sequence[str]) -> tuple[int, argparse.Namespace]:
     # Intermixed: overrides may come before, between and after flags.
     args = build_parser(verb).parse_intermixed_args(words)
     return args.run(args), args
-
-
-def _refuse_ranks(verb: str) -> None:
-    _, ranks = rank_and_ranks()
-    if ranks > 1:
-        raise InputError(
-            f"a launcher has started {ranks} processes, but `expertp {verb}` is one process; start it without torchrun "
-            "or srun -n (and unset WORLD_SIZE)"
-        )
 
 
 def _speaks(argv: Sequence[str]) -> bool:

@@ -22,13 +22,7 @@ BIAS_NAMES = {"sigmoid": "sigmoid gates", "softmax": "softmax gates", "logit": "
 
 def run_hf(args: argparse.Namespace) -> int:
     """Plan the target and print the plan."""
-    base, target = map(Path, args.hf)
-    hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
-    try:
-        adapted = adapt(on_meta(read_config(target)), base, hps, steps=args.steps)
-    except UnknownParametersError as error:
-        print(error.roles)
-        raise
+    adapted = adapt_files(args, args.steps)
     if args.json:
         print(json.dumps(adapted.fit.to_dict(), indent=2))
     elif args.export:
@@ -38,6 +32,17 @@ def run_hf(args: argparse.Namespace) -> int:
     else:
         _print(adapted)
     return 0
+
+
+def adapt_files(args: argparse.Namespace, steps: int | None = None) -> Adapted:
+    """Return the settings for the two configurations of --hf; print the roles text of a model that needs one."""
+    base, target = map(Path, args.hf)
+    hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
+    try:
+        return adapt(on_meta(read_config(target)), base, hps, steps=steps)
+    except UnknownParametersError as error:
+        print(error.roles)
+        raise
 
 
 def _print(adapted: Adapted) -> None:

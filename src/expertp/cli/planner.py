@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from expertp.cli.browser import show_page
-from expertp.config import hps_from_overrides, load_base, load_target, split_overrides
+from expertp.config import load_base, load_target, split_overrides
 from expertp.errors import InputError
 from expertp.plan import plan
 from expertp.spec import BaseHPs, ModelSpec
@@ -76,10 +76,7 @@ def _adapted_page(args: argparse.Namespace) -> str:
         if getattr(args, flag):
             raise InputError(f"--{flag} does not go with --hf; leave it out")
 
-    from expertp.adapters.adapted import adapt
-    from expertp.adapters.hub import on_meta, read_config
+    from expertp.cli.plan_hf import adapt_files
     from expertp.report.planner_adapted import adapted_page
 
-    base, target = map(Path, args.hf)
-    hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
-    return adapted_page(adapt(on_meta(read_config(target)), base, hps), args.hf, args.overrides)
+    return adapted_page(adapt_files(args), args.hf, args.overrides)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from expertp.config import load_base, load_run, load_spec, load_target, section_names
+from expertp.config import load_run, load_spec, read_base, read_target, section_names
 from expertp.errors import printable
 from expertp.spec import RunSpec, Spec
 from expertp.study.load import load_study
@@ -132,12 +132,12 @@ def _fields(spec: Spec) -> tuple[Sections, set[str]]:
 
 
 def _base(path: str, overrides: Sequence[str]) -> tuple[Sections, set[str]]:
-    model, hps = load_base(path, overrides)
+    model, hps = read_base(path, overrides)
     return {"model": model, "hps": hps}, {"model", "hps"}
 
 
 def _target(path: str, overrides: Sequence[str]) -> tuple[Sections, set[str]]:
-    return {"model": load_target(path, overrides)}, {"model"}
+    return {"model": read_target(path, overrides)}, {"model"}
 
 
 def _run(path: str, overrides: Sequence[str]) -> tuple[Sections, set[str]]:

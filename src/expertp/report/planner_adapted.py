@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 from expertp.adapters.adapted import Adapted
 from expertp.adapters.description import Sizes
 from expertp.adapters.fit import Fit, TensorPlan, alike
+from expertp.adapters.keys import part_of
 from expertp.adapters.roles import pattern_of
 from expertp.report.elements import Listing, Table
 from expertp.report.pages import fill
@@ -139,13 +142,22 @@ def _by_role(fit: Fit) -> list[dict[str, object]]:
 def _python(models: Sequence[str], hps: BaseHPs) -> str:
     """Return code that trains the target with these settings."""
     base, target = models
-    given = ", ".join(f"{name}={getattr(hps, name)!r}" for name in BaseHPs.model_fields if name in hps.model_fields_set)
+    given = ", ".join(
+        f"{name}={_literal(getattr(hps, name))}" for name in BaseHPs.model_fields if name in hps.model_fields_set
+    )
+    part = part_of(Path(target))
+    config = f"AutoConfig.from_pretrained({target!r}){f'.{part}' if part else ''}"
     return (
         "from torch.optim import AdamW\n"
         "from transformers import AutoConfig, AutoModelForCausalLM\n\n"
         "from expertp import BaseHPs, adapt\n\n"
-        f"model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained({target!r}))\n"
+        f"model = AutoModelForCausalLM.from_config({config})\n"
         f"adapted = adapt(model, base={base!r}, hps=BaseHPs({given}))\n"
         "adapted.init_(model)\n"
         "optimizer = AdamW(adapted.param_groups(model))\n"
     )
+
+
+def _literal(value: object) -> str:
+    """Return a value as Python code, which has no name for infinity."""
+    return f'float("{value}")' if isinstance(value, float) and math.isinf(value) else repr(value)

@@ -6,7 +6,7 @@ runs/NAME/    one directory per run, as `expertp train` leaves it; several studi
 runs/.leases/ who is training which run, see `expertp.util.leases`
 failures/     IDENTITY.json: the error of a run that failed
 stops/        IDENTITY.json: why an adaptive sweep has stopped a run
-workers/      NUMBER.log: the output of a worker
+workers/      HOST-NUMBER.log: the output of a worker of a machine; of a cluster's job, JOB-NUMBER.log
 results.csv   one row per run
 
 A damaged file of one run is the status of that run, and files that the program did not write are ignored.

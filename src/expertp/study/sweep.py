@@ -28,7 +28,7 @@ from expertp.training.ranks import ALONE, Ranks, naming_lost_ranks
 from expertp.training.trackers import Labels, make_tracker
 from expertp.training.train import Tracker, train
 from expertp.util.files import not_writable, stopping_on_full_disk
-from expertp.util.machine import is_out_of_memory, release_memory, usable_cores
+from expertp.util.machine import is_out_of_memory, refuse_other_ranks, release_memory, usable_cores
 
 # How long a worker waits when other workers hold all runs that are left.
 WAIT_SECONDS = 1.0
@@ -119,6 +119,7 @@ def sweep(
         should_stop: called often; when it returns True, runs are saved and continue at the next call.
         tick: called often, to show progress.
     """
+    refuse_other_ranks("a sweep")
     with stopping_on_full_disk(directory.path):
         directory.forget_failures()
         directory.forget_leftovers()

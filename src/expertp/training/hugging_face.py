@@ -13,6 +13,7 @@ from expertp.adapters.balance import Balancing, LoadCounter
 from expertp.adapters.families import FAMILIES
 from expertp.adapters.fit import Fit
 from expertp.adapters.hub import training_config, with_weights
+from expertp.adapters.precision import keep_routers_wide
 from expertp.adapters.spec import HFModelSpec
 from expertp.errors import InputError
 from expertp.model.cache import KeyValueCache
@@ -45,6 +46,7 @@ class HuggingFaceModel(RunModel):
         )
         if run.train.activation_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        keep_routers_wide(module, self._adapted.family.rows)
         super().__init__(module.to(device).train())
         target, rows = fit.target, self._adapted.family.rows
         self._balancing = (

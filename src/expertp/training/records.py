@@ -38,8 +38,8 @@ class StepMetrics:
         bias_range: largest minus smallest expert bias, per layer.
         seconds: training time so far.
         tokens_per_second: mean since the run was started or resumed.
-        product_share: FLOPs per second of training divided by those of matrix products on the same machine, which are
-            measured when the run is started or resumed; nan in records of earlier versions.
+        product_share: FLOPs per second of training divided by those of matrix products on all ranks, which are measured
+            when the run is started or resumed; nan in records of earlier versions.
     """
 
     step: Count

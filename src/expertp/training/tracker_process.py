@@ -1,17 +1,40 @@
 """A tracker's process, `python -m expertp.training.tracker_process`: reads what `ProcessTracker` writes, lines of JSON.
 
 The first line describes the run, the others its steps; the last says that the run has ended. Without it, the run was
-killed, and is marked as failed.
+killed, and is marked as failed. A run that is resumed continues at the tracker: steps that it has are not sent again.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 PROJECT = "expertp"
+
+
+class Place:
+    """What a tracker has of the run in a directory, in TRACKER.json there: the run's id and its last step."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            self.id, self.last_step = str(tree["id"]), int(tree["last_step"])
+        except (OSError, ValueError, KeyError, TypeError):  # the first time, or damaged: another run at the tracker
+            self.id = secrets.token_hex(8)
+            self.note(0)
+
+    def note(self, step: int) -> None:
+        """Record that the tracker has a step."""
+        self.last_step = step
+        partial = self._path.with_name(f".{self._path.name}.tmp")
+        partial.write_text(json.dumps({"id": self.id, "last_step": step}), encoding="utf-8")
+        os.replace(partial, self._path)
 
 
 class Sink(Protocol):
@@ -27,11 +50,13 @@ class Sink(Protocol):
 class WandbSink:
     """A run of Weights & Biases; offline, its files are in `wandb/` in the run's directory, for `wandb sync`."""
 
-    def __init__(self, head: Mapping[str, Any]) -> None:
+    def __init__(self, head: Mapping[str, Any], identity: str) -> None:
         import wandb
 
         self._run = wandb.init(
             project=PROJECT,
+            id=identity,
+            resume="allow",
             name=head["name"],
             group=head["group"] or None,
             job_type=head["kind"] or None,
@@ -83,14 +108,16 @@ def pass_on(lines: Iterable[str]) -> None:
     """Send a run to its tracker."""
     source = iter(lines)
     head = json.loads(next(source))
-    sink: Sink = TrackioSink(head) if head["tracker"] == "trackio" else WandbSink(head)
+    place = Place(Path(head["out"]) / f"{head['tracker']}.json")
+    sink: Sink = TrackioSink(head) if head["tracker"] == "trackio" else WandbSink(head, place.id)
     has_ended = False
     for line in source:
         message = json.loads(line)
         if message.get("end"):
             has_ended = True
-        else:
+        elif message["step"] > place.last_step:
             sink.log(message["scalars"], message["step"])
+            place.note(message["step"])
     sink.finish(has_ended)
 
 

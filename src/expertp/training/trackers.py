@@ -160,14 +160,9 @@ class ProcessTracker:
 
     def begin(self, run: RunSpec | None, steps_done: int = 0) -> None:
         """Start the process and tell it about the run; without a run, only the labels are tracked."""
+        del steps_done  # the process knows which steps the tracker has
         tree = {} if run is None else run.to_dict()
-        head = {
-            **asdict(self.labels),
-            "tracker": self.name,
-            "out": str(self.out),
-            "run": tree,
-            "steps_done": steps_done,
-        }
+        head = {**asdict(self.labels), "tracker": self.name, "out": str(self.out), "run": tree}
         try:
             with self.log_path.open("ab") as log:
                 self._process = subprocess.Popen(

@@ -103,7 +103,7 @@ class _RecordedRun:
         self.loop, self.directory, self.trackers = loop, directory, trackers
         self.train, self.ranks = loop.run.train, loop.ranks
         self.pending: list[StepMetrics] = []
-        self.product_speed = product_speed(loop.device, loop.dtype)
+        self.product_speed = sum(loop.ranks.gathered(product_speed(loop.device, loop.dtype)))
         self.seconds_before = self._resume()
         self.steps_before = self.saved_step = loop.steps_done
         self.started = self.saved_at = self.flushed_at = time.monotonic()

@@ -4,8 +4,18 @@ import ctypes
 import errno
 import os
 import platform
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from expertp.errors import InputError
+
+# Variables by which a launcher gives a process its place among others, or the place where they meet.
+LAUNCHER_VARIABLE = re.compile(
+    r"((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
+    r"|SLURM_(PROCID|LOCALID|STEP_NUM_TASKS|STEP_TASKS_PER_NODE)"
+)
 
 
 def processor_name() -> str:
@@ -96,6 +106,25 @@ def local_rank_and_ranks() -> tuple[int, int]:
     # SLURM writes the tasks of all nodes as 4(x2),3.
     number = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0]
     return int(place) if place.isdecimal() else 0, int(number) if number.isdecimal() else 1
+
+
+def refuse_other_ranks(what: str) -> None:
+    """Raise an error if a launcher has started several processes for `what`, which is one."""
+    _, ranks = rank_and_ranks()
+    if ranks > 1:
+        raise InputError(
+            f"a launcher has started {ranks} processes, but {what} is one process; start it without torchrun or srun "
+            "-n (and unset WORLD_SIZE)"
+        )
+
+
+def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of torchrun and srun: for processes that are not theirs.
+
+    >>> without_launcher({"PATH": "/bin", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"})
+    {'PATH': '/bin', 'SLURM_JOB_ID': '7'}
+    """
+    return {name: value for name, value in environment.items() if not LAUNCHER_VARIABLE.fullmatch(name)}
 
 
 def usable_cores() -> int:

@@ -14,7 +14,8 @@ import yaml
 from clusters import parent_of, rows
 from runs import study_tree
 
-from expertp.errors import InputError
+from expertp.errors import InputError, RunError
+from expertp.study.executors import ray as module
 from expertp.study.executors.ray import RayExecutor, _gpus
 from expertp.study.load import build_study
 from expertp.study.spec import StudySpec
@@ -53,6 +54,24 @@ def test_a_process_of_ray_that_is_killed_changes_nothing(
     assert process.returncode == 0, error
     assert text.startswith("4 runs: 4 finished")
     assert rows(out) == quiet(build_study(tree, "study:"))
+
+
+def raise_error(path: str, name: str) -> int:
+    raise ModuleNotFoundError(f"No module named 'expertp', for {path} and {name}")
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install 'expertp[ray]' has it")
+def test_a_task_that_raises_is_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_error.__module__ = "__main__"  # Ray then sends the function itself: its processes do not have the tests
+    monkeypatch.setattr(module, "run_job", raise_error)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    study = build_study(study_tree(data, grid=(-6,), seeds=(0,)) | {"verdict": None}, "study:")
+    with pytest.raises(
+        RunError, match=r"could not run a job .*: ModuleNotFoundError: No module named .*; mend"
+    ) as caught:
+        sweep(open_study(tmp_path, study, trains_here=False), RayExecutor(1))
+    assert "\n" not in str(caught.value)
 
 
 def test_without_ray_the_command_says_what_to_install(

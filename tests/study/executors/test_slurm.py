@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,16 @@ def test_a_sweep_that_is_stopped_cancels_its_jobs_and_the_same_command_continues
 
 
 @pytest.mark.heavy
+def test_a_study_that_grew_while_its_last_tasks_end_is_trained(
+    slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet
+) -> None:
+    sweep(open_elsewhere(tmp_path, four_runs(data, steps=4, eval_every=4)), SlurmExecutor(1))
+    grown = tiny_study(data, steps=4, eval_every=4, checkpoint_seconds=LONG["checkpoint_seconds"])
+    sweep(open_elsewhere(tmp_path, grown), SlurmExecutor(2))
+    assert rows(tmp_path) == quiet(grown)
+
+
+@pytest.mark.heavy
 def test_jobs_that_end_too_early_are_an_error_that_names_their_logs(slurm: Slurm, data: Path, tmp_path: Path) -> None:
     directory = open_elsewhere(tmp_path, tiny_study(data, device="cuda"))
     with pytest.raises(RunError, match=r"job \d+ has ended, but runs are left; its logs in .*slurm say why"):
@@ -215,4 +226,67 @@ def test_without_slurm_the_command_says_so(data: Path, tmp_path: Path, monkeypat
         sweep(directory, SlurmExecutor(1))
     assert jobs_of(directory) is None
     slurm_jobs.note_job(directory, "17")
-    assert jobs_of(directory) == slurm_jobs.Jobs("17", None)
+    assert jobs_of(directory) == slurm_jobs.Jobs("17", None, slurm_jobs.hash_of_runs(directory))
+
+
+@dataclass
+class FakeSlurm:
+    """Answers of SLURM: the states of arrays, and the commands that were run."""
+
+    states: dict[str, list[str]]
+    commands: list[str] = field(default_factory=list)
+    after_submission: Callable[[], object] = lambda: None
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command[0])
+        text = ""
+        if command[0] == "squeue":
+            (job,) = (each.partition("=")[2] for each in command if each.startswith("--jobs="))
+            states = self.states.get(job, [])
+            text = states.pop(0) if states else ""
+        if command[0] == "scancel":
+            self.states[command[1]] = []
+        if command[0] == "sbatch":
+            text = "18"
+            self.after_submission()
+        return subprocess.CompletedProcess(command, 0, text, "")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm({"17": ["COMPLETING"] * 2})
+    for place in (module, slurm_jobs):
+        monkeypatch.setattr(place, "run", fake.run)
+    monkeypatch.setattr(module, "ASK_SECONDS", 0.0)
+    return fake
+
+
+def note_earlier_job(directory: StudyDirectory) -> None:
+    (directory.path / "slurm").mkdir()
+    slurm_jobs.note_job(directory, "17")
+
+
+def fail_all(directory: StudyDirectory) -> None:
+    """End every run, as workers would."""
+    for identity in directory.runs:
+        for _ in range(2):
+            directory.note_failure(identity, "no memory")
+
+
+def test_an_array_that_does_not_know_all_runs_is_replaced(data: Path, tmp_path: Path, fake: FakeSlurm) -> None:
+    """A study that grew, as between two rounds of `--until decided`, while the last tasks were still ending."""
+    note_earlier_job(open_elsewhere(tmp_path, four_runs(data)))
+    grown = open_elsewhere(tmp_path, tiny_study(data, **LONG))
+    fake.after_submission = lambda: fail_all(grown)
+    SlurmExecutor(2).run_workers(grown, lambda: False, lambda: None)
+    assert [each for each in fake.commands if each != "squeue"] == ["scancel", "sbatch"]
+    assert jobs_of(grown) == slurm_jobs.Jobs("18", {}, slurm_jobs.hash_of_runs(grown))
+
+
+def test_an_array_that_was_just_ending_is_submitted_again_once(data: Path, tmp_path: Path, fake: FakeSlurm) -> None:
+    directory = open_elsewhere(tmp_path, four_runs(data))
+    note_earlier_job(directory)
+    with pytest.raises(RunError, match="job 18 has ended, but runs are left"):
+        SlurmExecutor(2).run_workers(directory, lambda: False, lambda: None)
+    assert fake.commands.count("sbatch") == 1
+    assert "scancel" not in fake.commands

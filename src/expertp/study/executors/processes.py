@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from expertp.util.machine import without_launcher
+
 # Environment variables that set the number of threads of torch's libraries.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # How long the other processes of a worker may live after one has ended: they notice at their next exchange.
@@ -60,7 +62,7 @@ def start_worker(study: Path, log: Path, threads: int, processes: int) -> Worker
         processes: number of processes; more than one find each other as those of torchrun do.
     """
     command = [sys.executable, "-m", "expertp.study.executors.worker", str(study), str(os.getpid())]
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+    environment = {**without_launcher(os.environ), **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     meeting = _meeting(processes) if processes > 1 else {}
     ranks = []
     for rank in range(processes):

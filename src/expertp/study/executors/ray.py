@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from expertp.errors import InputError, RunError
+from expertp.errors import InputError, RunError, one_line
 from expertp.study.executors.local import EXIT_REFUSED, EXIT_TOLD
 from expertp.study.store import AUTO, StudyDirectory
 
@@ -64,7 +64,7 @@ class RayExecutor:
                         return
                     for done in ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0]:
                         number = tasks.pop(done)
-                        if _goes_on(ray.get(done), directory, number):
+                        if _goes_on(_code(ray, done), directory, number):
                             tasks[task.remote(path, f"ray-{number}")] = number
                     if time.monotonic() >= look_at:
                         look_at = time.monotonic() + LOOK_SECONDS
@@ -85,6 +85,15 @@ def run_job(path: str, name: str) -> int:
     finally:
         process.terminate()
         process.wait()
+
+
+def _code(ray: Any, done: Any) -> int:
+    """Return the exit code of a job that has ended."""
+    try:
+        return int(ray.get(done))
+    except ray.exceptions.RayError as error:  # a node without the package, a task that does not fit in memory
+        cause = one_line(str(error).strip().splitlines()[-1])
+        raise RunError(f"Ray could not run a job of the study: {cause}; mend the cluster and run it again") from None
 
 
 def _goes_on(code: int, directory: StudyDirectory, number: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from expertp.errors import InputError, RunError, shown
-from expertp.study.executors.slurm_jobs import FOLDER, cancel, jobs_of, note_job, run, states_of
+from expertp.study.executors.slurm_jobs import FOLDER, cancel, hash_of_runs, jobs_of, note_job, run, states_of
 from expertp.study.store import StudyDirectory
 from expertp.study.table import ENDED
 from expertp.util.files import exclusive, write_atomically
@@ -30,7 +30,9 @@ OURS = ("--array", "-a", "--wrap", "--wait", "-W", "--parsable", "--test-only", 
 
 @dataclass(frozen=True)
 class SlurmExecutor:
-    """Submits an array of workers, and waits until all runs have ended. An array that is active is not submitted again.
+    """Submits an array of workers, and waits until all runs have ended.
+
+    An array that is active is not submitted again if its tasks know all runs: they read the study when they start.
 
     Args:
         workers: number of tasks.
@@ -52,7 +54,8 @@ class SlurmExecutor:
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.study.sweep.Executor`."""
-        job = self._active(directory) or self._submit(directory)
+        found = self._active(directory)
+        job = found or self._submit(directory)
         look_at, ask_at, times_gone = 0.0, time.monotonic() + ASK_SECONDS, 0
         while True:
             time.sleep(POLL_SECONDS)
@@ -67,11 +70,14 @@ class SlurmExecutor:
             if now >= ask_at:
                 ask_at = now + ASK_SECONDS
                 times_gone = times_gone + 1 if states_of(job) == {} else 0
-                if times_gone >= TIMES_GONE and not directory.settled().has_ended():
+                if times_gone < TIMES_GONE or directory.settled().has_ended():
+                    continue
+                if job != found:
                     raise RunError(
                         f"job {job} has ended, but runs are left; its logs in {directory.path / FOLDER} say why; run "
                         "the same command again to continue"
                     )
+                job, times_gone = self._submit(directory), 0  # the tasks that were found were just ending
 
     def command(self, directory: StudyDirectory) -> list[str]:
         """Return the command that submits the script; options of the user come last, so they count."""
@@ -105,10 +111,16 @@ class SlurmExecutor:
 
     @staticmethod
     def _active(directory: StudyDirectory) -> str | None:
+        """Return the active array of a study; one that was submitted before the study grew is cancelled."""
         jobs = jobs_of(directory)
         if jobs is not None and jobs.states is None:
             raise RunError(f"SLURM does not answer about job {jobs.job} of this study; try again later")
-        return jobs.job if jobs is not None and jobs.states else None
+        if jobs is None or not jobs.states:
+            return None
+        if jobs.runs == hash_of_runs(directory):
+            return jobs.job
+        cancel(jobs.job)
+        return None
 
 
 def sbatch_options(text: str) -> tuple[str, ...]:

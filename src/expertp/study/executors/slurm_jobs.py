@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 
+from expertp.config import content_hash, run_id
 from expertp.errors import DamagedError, InputError
 from expertp.study.store import StudyDirectory
 from expertp.util.records import read_record, write_record
@@ -18,31 +19,38 @@ CANCEL_SECONDS, LOOK_SECONDS = 300.0, 1.0
 
 @dataclass(frozen=True)
 class JobRecord:
-    """slurm/job.json: the last array that was submitted."""
+    """slurm/job.json: the last array that was submitted, and a hash of the runs that its tasks know."""
 
     job: str
+    runs: str = ""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """A job array: its number, and its tasks that have not ended, by state; None if SLURM does not answer."""
+    """A job array: its number, its tasks that have not ended, by state (None: SLURM does not answer), and its runs."""
 
     job: str
     states: dict[str, int] | None
+    runs: str
 
 
 def jobs_of(directory: StudyDirectory) -> Jobs | None:
     """Return the array that was submitted last for a study; None if there was none."""
     try:
-        job = read_record(directory.path / FOLDER / RECORD_FILE, JobRecord, "remove it").job
+        record = read_record(directory.path / FOLDER / RECORD_FILE, JobRecord, "remove it")
     except (FileNotFoundError, NotADirectoryError, DamagedError):
         return None
-    return Jobs(job, states_of(job)) if job.isdecimal() else None
+    return Jobs(record.job, states_of(record.job), record.runs) if record.job.isdecimal() else None
 
 
 def note_job(directory: StudyDirectory, job: str) -> None:
     """Record the array that was submitted for a study."""
-    write_record(directory.path / FOLDER / RECORD_FILE, asdict(JobRecord(job)))
+    write_record(directory.path / FOLDER / RECORD_FILE, asdict(JobRecord(job, hash_of_runs(directory))))
+
+
+def hash_of_runs(directory: StudyDirectory) -> str:
+    """Return a hash of all runs of a study, whose device need not be known yet."""
+    return content_hash(sorted(run_id(run, directory.data_hash) for run in directory.runs.values()))
 
 
 def states_of(job: str) -> dict[str, int] | None:
