@@ -1,11 +1,13 @@
 import math
 
 import pytest
-from analysis.surfaces import EXAMPLE, results_of, small_study, table_of
+from analysis.surfaces import EXAMPLE, results_of, size_of, small_study, table_of
 from runs import write_tokens
 from synthetic import study_spec, write_study
 
-from expertp.analysis.curves import curve, curves
+from expertp.analysis.curves import Curve, curve, curves
+from expertp.spec import BaseHPs
+from expertp.study.cells import Arm
 from expertp.study.load import load_study
 from expertp.study.table import StudyTable
 from expertp.training.resolution import resolved
@@ -48,7 +50,27 @@ def test_a_diverged_run_makes_its_value_infinite_and_a_missing_one_does_not_coun
     assert found.n_diverged == (0, 0, 0, 0, 0, 1)
     assert found.n_missing == (1, 0, 0, 0, 1, 0)
     assert found.medians[-1] == math.inf
-    assert found.medians[-2] == pytest.approx(sum(found.losses[-2][1:]) / 2)
+    assert found.medians[-2] == found.losses[-2][1]  # the only seed with a result at every value
+
+
+def test_a_seed_at_the_zero_shot_value_only_does_not_bend_the_medians():
+    shift = {0: 0.0, 1: 0.1, 2: -0.5}
+    curve = Curve(
+        axis="width",
+        size=size_of(1.0),
+        arm=Arm("expertp", BaseHPs(lr=2**-7)),
+        hp="log2_lr",
+        log2_values=(-8.0, -7.0, -6.0),
+        losses=tuple(
+            tuple(loss + shift[seed] if seed < 2 or loss == 3.1 else math.nan for seed in shift)
+            for loss in (3.0, 3.1, 3.2)
+        ),
+        seeds=(0, 1, 2),
+        n_missing=(0, 0, 0),
+    )
+    assert curve.losses[1] == (3.1, 3.2, 2.6)
+    assert curve.medians == pytest.approx((3.05, 3.15, 3.25))
+    assert curve.best_value == -8.0
 
 
 def test_a_stopped_run_makes_its_value_infinite_and_is_not_counted_as_diverged():

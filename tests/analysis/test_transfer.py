@@ -142,6 +142,7 @@ def test_verdict_json_has_its_keys_and_no_infinity():
     ]
     assert list(axis["sizes"][0]) == [
         *("scale", "cost", "cost_ci", "growth", "growth_ci", "tolerance", "gain", "sensitivity", "sensitivity_ci"),
+        *("gap", "gap_ci"),
     ]
     assert (axis["axis"], axis["hp"], axis["drift_ci"][0], axis["confidence"]) == ("width", "log2_lr", None, 0.95)
 

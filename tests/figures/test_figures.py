@@ -138,6 +138,20 @@ def test_tuning_again_is_judged_by_the_mean_as_its_gap_is(table):
     assert found == (tuned, "log2_lr -9")
 
 
+@pytest.mark.heavy
+def test_tuning_again_is_judged_over_the_seeds_that_all_values_share(table):
+    """Zero-shot has the lowest mean only by a seed that the other values lack."""
+    sp = table.arm("sp")
+    zero_shot, tuned = (3.2, 3.2, 2.0), (3.1, 3.1, None)
+    special = {sp.hps: zero_shot, sp.hps.replace(lr=2.0**-9): tuned}
+    losses = {run: special.get(run.hps, (5.0, 5.0, None))[run.train.seed] for run in unique_runs(expand(table.study))}
+    results = [
+        Result(run, "", "missing" if loss is None else "finished", val_loss=loss) for run, loss in losses.items()
+    ]
+    found, value = arms._retuned(StudyTable.join(table.study, results), "width", table.sizes("width")[-1], sp)
+    assert (found[:2], value) == (tuned[:2], "log2_lr -9")
+
+
 def test_the_confidence_of_intervals_is_that_of_the_verdicts(verdict):
     own = verdict.axes[0]
     assert interval_label([own], own.hp) == "lr, 95% interval"

@@ -69,12 +69,27 @@ class Curve:
         return len(self.seeds)
 
     @property
+    def compared(self) -> tuple[tuple[float, ...], ...]:
+        """The losses per value that medians and figures compare: of the seeds with a result at every value.
+
+        A seed shifts the losses at all values alike, so one at some values only, such as that of zero-shot, would bend
+        the curve. A value at which a run has diverged or was stopped keeps all its losses, and so do all values where
+        no seed has all results.
+        """
+        known = [losses for losses in self.losses if not all(map(math.isnan, losses))]
+        places = [place for place in range(self.n_seeds) if not any(math.isnan(losses[place]) for losses in known)]
+        return tuple(
+            losses if math.inf in losses or not places else tuple(losses[place] for place in places)
+            for losses in self.losses
+        )
+
+    @property
     def medians(self) -> tuple[float, ...]:
-        """Median over seeds per value: inf where any run has diverged or was stopped, nan where there is no result.
+        """Median of the compared losses per value: inf where any run has diverged or was stopped, nan without results.
 
         One such run is enough: its value cannot be the best, and a median over the other seeds would be biased.
         """
-        return tuple(_median(losses) for losses in self.losses)
+        return tuple(_median(losses) for losses in self.compared)
 
     @property
     def best_place(self) -> int:

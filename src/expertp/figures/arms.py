@@ -118,8 +118,8 @@ def headline_data(table: StudyTable, arm: Arm) -> HeadlineData:
 def _retuned(table: StudyTable, axis: str, size: Size, arm: Arm) -> tuple[tuple[float, ...], str]:
     """Return the losses of an arm's best grid point at a size, one per zero-shot seed, and where it lies.
 
-    The best is chosen by the mean loss, as gaps are means. The zero-shot value is a candidate too, so re-tuned cannot
-    be worse than zero-shot.
+    The best is chosen by the mean loss, as gaps are means, over the seeds that all candidates share. The zero-shot
+    value is a candidate too, so re-tuned cannot be worse than zero-shot.
     """
     swept = [found for hp in HPS if (found := curve(table, axis, size, arm, hp)) is not None]
     if not swept:
@@ -137,7 +137,13 @@ def _retuned(table: StudyTable, axis: str, size: Size, arm: Arm) -> tuple[tuple[
     zero_shot = table.zero_shot(axis, size, arm)
     if summarize(zero_shot).median is not None:
         candidates.append((zero_shot, "the zero-shot values"))
-    return min(candidates, key=lambda each: float(np.nanmean(each[0])), default=((), "no run yet"))
+    shared = [place for place in range(len(seeds)) if not any(math.isnan(losses[place]) for losses, _ in candidates)]
+
+    def mean(candidate: tuple[tuple[float, ...], str]) -> float:
+        losses = candidate[0]
+        return float(np.nanmean([losses[place] for place in shared] or losses))
+
+    return min(candidates, key=mean, default=((), "no run yet"))
 
 
 def _gap(theirs: Sequence[float], ours: Sequence[float]) -> Gap | None:

@@ -48,9 +48,9 @@ class Line:
 
     @property
     def losses(self) -> dict[float, LossSummary]:
-        """The losses over seeds at each value of the hyperparameter, log2."""
+        """The losses at each value of the hyperparameter, log2, over the seeds that can be compared."""
         stopped = self.curve.n_stopped or (0,) * len(self.curve.losses)
-        return dict(zip(self.curve.log2_values, map(summarize, self.curve.losses, stopped), strict=True))
+        return dict(zip(self.curve.log2_values, map(summarize, self.curve.compared, stopped), strict=True))
 
     @property
     def colour(self) -> str:
