@@ -35,11 +35,27 @@ def test_headers_wrap_before_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line[6:] for line in lines[:2]] == ["a header of", "many words"]
 
 
+def test_rows_become_blocks_where_words_would_have_to_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    rows = [("axis", "the verdict", "cost"), ("width", "TRANSFERS", "0.0029"), ("experts", "UNDECIDED so far", "-")]
+    assert text_table(rows).split("\n") == [
+        "axis        width",
+        "the         TRANSFER",
+        "verdict     S",
+        "cost        0.0029",
+        "",
+        "axis        experts",
+        "the         UNDECIDE",
+        "verdict     D so far",
+        "cost        -",
+    ]
+
+
 def test_a_narrow_output_breaks_words_rather_than_losing_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "12")
     text = text_table([("name", "b"), ("abcdefghijklmnop", "q")])
     assert max(map(len, text.splitlines())) <= 12
-    assert "".join(line[:9].strip() for line in text.splitlines()[2:]) == "abcdefghijklmnop"
+    assert "".join(line[6:].strip() for line in text.splitlines()) == "abcdefghijklmnopq"
 
 
 def test_what_a_terminal_obeys_is_shown_as_its_escape() -> None:

@@ -16,7 +16,8 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Lay out rows of cells, the first of which is the header, as a table in plain text.
 
     The table is at most as wide as the terminal; other outputs get 80 columns, or as many as COLUMNS says. Headers wrap
-    first, then the widest cells. No text is left out.
+    first, then the widest cells. Where words would have to break, each row becomes a block of lines, one per column. No
+    text is left out.
 
     >>> print(text_table([("group", "lr"), ("router", "0.1")]))
     group   lr
@@ -25,6 +26,8 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = _widths(cells, output_width())
+    if widths is None:
+        return _blocks(cells, output_width())
     header, *body = ([_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)] for row in cells)
     rule = "-" * (sum(widths) + len(GAP) * (len(widths) - 1))
     return "\n".join([*_lines(header, widths), rule, *(line for row in body for line in _lines(row, widths))])
@@ -35,8 +38,8 @@ def output_width() -> int:
     return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
 
 
-def _widths(cells: Sequence[Sequence[str]], most: int) -> list[int]:
-    """Return the widths of the columns of a table that has at most `most` characters in a line, where possible."""
+def _widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | None:
+    """Return the widths of the columns of a table that has at most `most` characters in a line; None: words break."""
     places = range(len(cells[0]))
     most = max(most - len(GAP) * (len(places) - 1), 1)
     natural = [max(len(row[place]) for row in cells) for place in places]
@@ -45,11 +48,23 @@ def _widths(cells: Sequence[Sequence[str]], most: int) -> list[int]:
     ]
     least = [max(_longest_word(row[place]) for row in cells) for place in places]
     least[0] = content[0]  # names stay whole
-    # From the widest layout to the narrowest: whole headers, wrapped headers, wrapped cells, broken words.
-    for wide, narrow in ((natural, content), (content, least), (least, [1] * len(least))):
+    # From the widest layout to the narrowest: whole headers, wrapped headers, wrapped cells.
+    for wide, narrow in ((natural, content), (content, least)):
         if sum(narrow) <= most:
             return _shrunk(wide, narrow, most)
-    return [1] * len(least)
+    return None
+
+
+def _blocks(cells: Sequence[Sequence[str]], most: int) -> str:
+    """Lay out each row as lines of a header and its cell, with an empty line between rows."""
+    header, *body = cells
+    widths = [min(max(map(len, header)), most // 2)]
+    widths.append(max(most - widths[0] - len(GAP), 1))
+    blocks = [
+        [line for pair in zip(header, row, strict=True) for line in _lines(list(map(_wrapped, pair, widths)), widths)]
+        for row in body
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def _shrunk(widths: Sequence[int], least: Sequence[int], most: int) -> list[int]:
