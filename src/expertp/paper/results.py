@@ -35,8 +35,9 @@ from expertp.util.files import write_atomically
 from expertp.util.plain_yaml import to_yaml
 from expertp.util.records import read_bounded
 
-# Steps per block.
+# Steps per block, and the significant digits of the means over a block.
 BLOCK = 5
+LOSS_DIGITS, LOAD_DIGITS = 8, 6
 METRICS = ("identity", "step", "loss", "val_loss", "max_load_deviation", "dead_experts", "tokens", "seconds")
 _Parsed = TypeVar("_Parsed")
 
@@ -86,7 +87,8 @@ def _chosen(study: str, folder: Path) -> ChosenSpec | None:
 def in_blocks(records: Sequence[StepMetrics]) -> list[StepMetrics]:
     """Return one record per block of steps; a block ends at a validation, so that its loss keeps its step.
 
-    Records that are blocks already stay as they are.
+    Means are rounded as tables store them, so that a run gives the same numbers whether it was trained here or taken
+    from a table. Records that are blocks already stay as they are.
     """
     blocks: list[list[StepMetrics]] = []
     for record in records:
@@ -107,23 +109,27 @@ def _mean(block: Sequence[StepMetrics]) -> StepMetrics:
     last = block[-1]
     return StepMetrics(
         step=last.step,
-        loss=statistics.fmean(losses) if losses else math.nan,
+        loss=_rounded(statistics.fmean(losses), LOSS_DIGITS) if losses else math.nan,
         val_loss=last.val_loss,
-        max_load_deviation=(statistics.fmean(deviations),) if deviations else (),
+        max_load_deviation=(_rounded(statistics.fmean(deviations), LOAD_DIGITS),) if deviations else (),
         dead_experts=(sum(last.dead_experts),) if last.dead_experts else (),
         tokens=last.tokens,
         seconds=last.seconds,
     )
 
 
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
 def _row(block: StepMetrics) -> dict[str, object]:
-    """Return the row of a block: losses as exact as float32, and an empty cell for what is not known."""
+    """Return the row of a block, with an empty cell for what is not known."""
     deviation = block.load_deviation
     return {
         "step": block.step,
-        "loss": "" if math.isnan(block.loss) else f"{block.loss:.8g}",
+        "loss": "" if math.isnan(block.loss) else f"{block.loss:.{LOSS_DIGITS}g}",
         "val_loss": "" if block.val_loss is None else block.val_loss,
-        "max_load_deviation": "" if deviation is None else f"{deviation:.6g}",
+        "max_load_deviation": "" if deviation is None else f"{deviation:.{LOAD_DIGITS}g}",
         "dead_experts": block.dead_experts[0] if block.dead_experts else "",
         "tokens": block.tokens,
         "seconds": "" if math.isnan(block.seconds) else block.seconds,
