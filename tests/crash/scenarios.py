@@ -3,13 +3,16 @@
 import csv
 import hashlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fuzz.templates import Templates
 
+# The step of a checkpoint's file.
+STEP = re.compile(r"checkpoints/step-(\d+)/")
 # What may differ between two equal runs: times.
 CLOCK = {"seconds", "tokens_per_second", "product_share", "created"}
 # One size, one learning rate beside the base's own, and an arm.
@@ -58,6 +61,14 @@ def trained(root: Path, name: str = "out") -> dict[str, Any]:
     tensors = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*.safetensors")}
     summary = _without_clock(json.loads((out / "summary.json").read_text()))
     return {"metrics": lines, "summary": summary, "files": files, **tensors}
+
+
+def without_older_checkpoints(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a run without the checkpoint before the last: a signal saves one at a step of its own."""
+    found = {path: int(step[1]) for path in (*result, *result.get("files", ())) if (step := STEP.search(path))}
+    older = {path for path, step in found.items() if step < max(found.values())}
+    kept = {key: value for key, value in result.items() if key not in older}
+    return {**kept, "files": kept["files"] - older} if "files" in kept else kept
 
 
 def swept(root: Path) -> dict[str, Any]:
