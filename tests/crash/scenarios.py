@@ -64,11 +64,15 @@ def trained(root: Path, name: str = "out") -> dict[str, Any]:
 
 
 def without_older_checkpoints(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of a run without the checkpoint before the last: a signal saves one at a step of its own."""
+    """Return the result of a run with the number of its checkpoints, but only the last one's files.
+
+    A signal saves a checkpoint at a step of its own, which may be the one before the last.
+    """
     found = {path: int(step[1]) for path in (*result, *result.get("files", ())) if (step := STEP.search(path))}
     older = {path for path, step in found.items() if step < max(found.values())}
     kept = {key: value for key, value in result.items() if key not in older}
-    return {**kept, "files": kept["files"] - older} if "files" in kept else kept
+    files = {"files": kept["files"] - older} if "files" in kept else {}
+    return {**kept, **files, "checkpoints": len(set(found.values()))}
 
 
 def swept(root: Path) -> dict[str, Any]:
