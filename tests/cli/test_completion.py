@@ -1,7 +1,12 @@
-"""The scripts complete what the parsers declare; bash runs its own here, the others where they are installed."""
+"""The scripts complete what the parsers declare; bash runs its own here, zsh and fish where they are installed."""
 
+import os
+import pty
+import re
+import select
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -54,6 +59,92 @@ def test_bash_offers(verbs, line, expected):
     assert complete(bash(verbs), line) == expected
 
 
+def needs(shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+
+
+def run_with_tab(script, line, folder):
+    """Return the arguments that an interactive zsh gives to expertp when a line, Tab and Enter are typed."""
+    setup = folder / "setup.zsh"
+    setup.write_text(f'{script}\nexpertp() {{ print -r -- "[[[$*]]]" }}\nprint READY\n')
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb", "HOME": str(folder)}
+    shell = subprocess.Popen(
+        ["zsh", "-f", "-i"], stdin=end, stdout=end, stderr=end, start_new_session=True, env=environment
+    )
+    os.close(end)
+    seen, until = b"", time.monotonic() + 60
+
+    def wait_for(mark):
+        nonlocal seen
+        while mark not in seen:
+            assert time.monotonic() < until, seen.decode()
+            if select.select([terminal], [], [], 0.2)[0]:
+                seen += os.read(terminal, 65536)
+
+    try:
+        os.write(terminal, f". {setup}\n".encode())
+        wait_for(b"READY")
+        os.write(terminal, f"{line}\t\n".encode())
+        wait_for(b"]]]")
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(terminal)
+    return re.search(r"\[\[\[(.*)\]\]\]", seen.decode())[1]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("expertp plann", "planner"),
+        ("expertp plan --al", "plan --allow-kappa-change"),
+        ("expertp plan hps.l", "plan hps.lr="),
+        ("expertp sweep study.yaml train.st", "sweep study.yaml train.steps="),
+        ("expertp bench --dtype b", "bench --dtype bfloat16"),
+        ("expertp bench ex", "bench experts"),
+        ("expertp plan --export to", "plan --export torchtitan"),
+        ("expertp report set", "report setup.zsh"),  # files
+        ("expertp nothing --x", "nothing --x"),
+    ],
+)
+def test_zsh_completes(verbs, line, expected, tmp_path, monkeypatch):
+    needs("zsh")
+    monkeypatch.chdir(tmp_path)
+    assert run_with_tab(zsh(verbs), line, tmp_path) == expected
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("expertp pl", {"plan", "planner"}),
+        ("expertp ", set(VERBS)),
+        ("expertp plan --al", {"--allow-kappa-change"}),
+        ("expertp plan model.n_", {"model.n_embd=", "model.n_layer=", "model.n_exp=", "model.n_act="}),
+        ("expertp sweep study.yaml train.st", {"train.steps="}),
+        ("expertp bench --dtype b", {"bfloat16"}),
+        ("expertp bench e", {"experts"}),
+        ("expertp plan --export ", {"torchtitan", "automodel"}),
+        ("expertp report set", {"setup.fish"}),  # files
+        ("expertp nothing --x", set()),
+    ],
+)
+def test_fish_offers(verbs, line, expected, tmp_path, monkeypatch):
+    needs("fish")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "setup.fish").write_text(fish(verbs))
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", "source setup.fish; complete -C $argv[1]", line],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert {offer.split("\t")[0] for offer in done.stdout.splitlines()} == expected
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_verb_and_flag_is_in_the_script(verbs, shell, capsys):
@@ -69,8 +160,7 @@ def test_every_verb_and_flag_is_in_the_script(verbs, shell, capsys):
 @pytest.mark.heavy
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_shell_can_read_its_script(verbs, shell):
-    if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} on this machine")
+    needs(shell)
     options = ["--no-execute"] if shell == "fish" else ["-n"]
     done = subprocess.run([shell, *options], input=SCRIPTS[shell](verbs), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
