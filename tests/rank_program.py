@@ -44,7 +44,13 @@ WIDTH, HIDDEN = 32, 48
 
 
 def do_train(ranks: Ranks, run: dict[str, Any], out: str, **faults: Any) -> dict[str, Any]:
-    """Train a run. Faults at a rank and step: "stop" asks it to stop, "kill" kills it, "poison" makes its loss NaN."""
+    """Train a run.
+
+    Faults at a rank and step: "stop" asks it to stop, "kill" kills it, "poison" makes its loss NaN; "instead" gives a
+    rank another run.
+    """
+    if faults.get("instead", [None])[0] == ranks.rank:
+        run = faults["instead"][1]
     calls = 0
 
     def should_stop() -> bool:

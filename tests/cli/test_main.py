@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -270,3 +271,62 @@ def test_every_rank_refuses_with_exit_code_2(
     monkeypatch.setenv(launcher[1], "1")
     assert main(["train", "nowhere", "--out", "x"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+ALONE_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two' is no number of processes"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' is no number of processes"),
+        ({"RANK": "2"}, "WORLD_SIZE=2, but RANK='2', not a number below it"),
+        ({"RANK": "x"}, "WORLD_SIZE=2, but RANK='x', not a number below it"),
+        ({"RANK": None}, "WORLD_SIZE=2, but RANK is not set"),
+        ({"MASTER_ADDR": None}, "MASTER_ADDR must be set where RANK is"),
+        ({"MASTER_ADDR": None, "MASTER_PORT": None}, "MASTER_ADDR and MASTER_PORT must be set where RANK is"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT='http' is no port"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT='65536' is no port"),
+    ],
+)
+def test_a_launcher_that_makes_no_sense_is_refused_at_once(
+    changed: dict[str, str | None],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (ALONE_OF_TWO | changed).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    files = set(tmp_path.iterdir())
+    capsys.readouterr()
+    verbs = [["train", "run.yaml", "--out", "out"]]
+    if "MASTER" not in message:
+        verbs.append(["sweep", "study.yaml", "--out", "out"])
+    for arguments in verbs:
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+    assert set(tmp_path.iterdir()) == files
+
+
+@pytest.mark.heavy
+def test_a_process_that_waits_for_the_others_says_so(tmp_path: Path) -> None:
+    """Rank 1 speaks as well: rank 0 may be the one that was not started."""
+    program = (
+        "import sys; import expertp.training.ranks as ranks; from expertp.cli.main import main; "
+        "ranks.LATE_SECONDS = 0.2; sys.exit(main(['train', 'run.yaml', '--out', 'out']))"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, **ALONE_OF_TWO, "RANK": "1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.kill()
+    assert f"rank 1 of 2 has waited 0 s for the others at 127.0.0.1:{port}; do all run, and reach this address?" in line

@@ -44,6 +44,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "auxiliary": ({"train": {"micro_batch": None, "balance": "aux_loss"}}, "set train.micro_batch, such as 4"),
     "replicas": ({"parallel": {"replicas": 3}}, "parallel.replicas=3 does not divide the 2 processes of the run"),
     "data": ({"train": {"data": "/nowhere"}}, "/nowhere"),
+    "dense experts": (
+        {"model": {"ffn": "dense", "n_exp": 1, "n_act": 1}, "parallel": {"experts": 2}},
+        "parallel.experts=2 cannot share a dense model without experts evenly",
+    ),
+    "vocabulary": ({"model": {"vocab_size": 40}}, "vocab_size 40 is too small"),
+    "memory": ({"model": {"n_embd": 2**18}}, "GiB; choose a smaller model"),
+}
+# Refused because rank 1 has other files than rank 0.
+PARTED: dict[str, tuple[dict[str, Any], str]] = {
+    "another run": ({"train": {"seed": 7}}, "rank 1 has another run file or other data than rank 0"),
+    "no data": ({"train": {"data": "/nowhere"}}, "rank 1: "),
+    "another layout": ({"parallel": {"replicas": 3}}, "rank 1: parallel.replicas=3 does not divide the 2 processes"),
 }
 
 
@@ -51,7 +63,7 @@ SHORT = {"steps": 8, "checkpoint_steps": 5}
 # The jobs of BITWISE begin here.
 FIRST = 4
 # The job in which rank 1 is killed.
-LAST = FIRST + len(BITWISE) + len(REFUSED) + 4
+LAST = FIRST + len(BITWISE) + len(REFUSED) + len(PARTED) + 5
 
 
 def tree(data: Path, **sections: Any) -> dict[str, Any]:
@@ -67,7 +79,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[Any]]]:
-    """Everything that two ranks do, in one launch: the folder of the runs, and the outcomes by rank and job."""
+    """Everything that two ranks do, in one launch: the folder of the runs, and the outcomes by rank and job.
+
+    A refusal on which they hang fails the launch.
+    """
     folder = tmp_path_factory.mktemp("two")
     jobs = [
         {"do": "train", "run": tree(data, **sections), "out": str(folder / name)} for name, sections in BITWISE.items()
@@ -77,6 +92,17 @@ def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
         {"do": "train", "run": tree(data, **sections), "out": str(folder / "refused" / name)}
         for name, (sections, _) in REFUSED.items()
     ]
+    jobs += [
+        {
+            "do": "train",
+            "run": tree(data),
+            "out": str(folder / "refused" / name),
+            "instead": [1, tree(data, **sections)],
+        }
+        for name, (sections, _) in PARTED.items()
+    ]
+    # The directory of another run.
+    jobs.append({"do": "train", "run": tree(data), "out": str(folder / "short")})
     jobs += [
         {"do": "train", "run": tree(data, hps={"clip": 0.1}, train={"steps": 6}), "out": str(folder / "clip")},
         {"do": "train", "run": tree(data, train=SHORT), "out": str(folder / "stopped"), "stop": [1, 5]},
@@ -223,11 +249,13 @@ def test_a_rank_that_is_killed_is_noticed_and_nothing_is_lost(
 @pytest.mark.heavy
 def test_bad_input_is_refused_by_all_ranks(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = two_ranks
-    for number, (name, (_, message)) in enumerate(REFUSED.items(), FIRST + len(BITWISE)):
+    cases = {**REFUSED, **PARTED, "directory of another run": ({}, f"{folder / 'short'}: ")}
+    for number, (name, (_, message)) in enumerate(cases.items(), FIRST + len(BITWISE)):
         for rank in outcomes:
             assert rank[number].startswith("InputError: "), name
-            assert message in rank[number]
-    assert not (folder / "refused").exists()
+            assert message in rank[number], name
+    assert not any((folder / "refused").rglob("*.safetensors"))
+    assert {path.name for path in (folder / "refused").glob("*")} <= {"another run"}, "rank 0 has opened its own"
 
 
 @pytest.mark.heavy
@@ -286,4 +314,4 @@ def test_the_ranks_of_srun_meet_at_the_first_node() -> None:
     assert meeting_place({**slurm, "SLURM_STEP_NODELIST": "n[09,11]x,m"}) == "tcp://n09x:21200"
     assert meeting_place({**slurm, "SLURM_STEP_NUM_NODES": "1"}) == "tcp://127.0.0.1:21200"
     assert meeting_place({**slurm, "MASTER_ADDR": "head", "MASTER_PORT": "5"}) == "tcp://head:5"
-    assert meeting_place({**slurm, "RANK": "0"}) == "env://"
+    assert meeting_place({**slurm, "RANK": "0", "MASTER_ADDR": "head", "MASTER_PORT": "5"}) == "env://"

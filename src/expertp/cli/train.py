@@ -16,6 +16,7 @@ products on this machine that training reaches, and the time left. A log has the
 import argparse
 import json
 import signal
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, get_args
 
@@ -23,6 +24,7 @@ from expertp.cli.progress import Reporter
 from expertp.cli.signals import stop_signal
 from expertp.cli.text import describe_multipliers, text_table
 from expertp.config import load_run
+from expertp.errors import one_line
 from expertp.plan import multipliers_of
 from expertp.spec import RunSpec, TrackerName
 from expertp.util.machine import rank_and_ranks
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from expertp.training.trackers import make_tracker
     from expertp.training.train import Tracker, train
 
-    with launched_ranks() as ranks:
+    with launched_ranks(on_wait=_say) as ranks:
         spec = ranks.agreed(lambda: load_run(args.run_file, args.overrides))
         is_drawn, steps = None if ranks.is_first else False, spec.train.steps
         with Reporter("train", total=steps, terminal=is_drawn, shows_time=False) as reporter, stop_signal() as stop:
@@ -76,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
     if result.status == "stopped":
         return 128 + (stop.number or signal.SIGTERM)
     return 1 if result.status == "diverged" else 0
+
+
+def _say(message: str) -> None:
+    print(one_line(f"expertp: {message}"), file=sys.stderr)
 
 
 def _print(result: "RunResult", args: argparse.Namespace, progress: "_Progress") -> None:

@@ -7,6 +7,7 @@ another one that has stopped.
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from expertp.errors import DamagedError, InputError, RunError
-from expertp.util.machine import local_rank_and_ranks, rank_and_ranks
+from expertp.errors import DamagedError, InputError, RunError, shown
+from expertp.util.machine import check_launcher, local_rank_and_ranks, rank_and_ranks
 
 # First port, and number of ports, from which srun's ranks choose that of their meeting.
 FIRST_PORT, PORTS = 20_000, 20_000
+# After this time, a process says that it waits for the others. They may have to start on other machines.
+LATE_SECONDS = 30.0
 # What gloo and NCCL say when another process has ended.
 HAS_ENDED = re.compile(
     r"[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Tt]imed out|[Tt]imeout|[Rr]emote process exited|read error"
@@ -105,22 +108,29 @@ ALONE = Ranks()
 
 
 @contextmanager
-def launched_ranks() -> Iterator[Ranks]:
-    """Join the processes that a launcher has started for this command; without a launcher, yield `ALONE`."""
+def launched_ranks(on_wait: Callable[[str], None] = lambda _: None) -> Iterator[Ranks]:
+    """Join the processes that a launcher has started for this command; without a launcher, yield `ALONE`.
+
+    Args:
+        on_wait: called with a message on one process of each machine if the others are late.
+    """
+    check_launcher()
     rank, size = rank_and_ranks()
     if size == 1:
         yield ALONE
         return
     local_rank, local_size = local_rank_and_ranks()
+    place = meeting_place(os.environ)
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank % torch.cuda.device_count())  # srun may give every rank a device of its own
     with naming_lost_ranks():
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-            init_method=meeting_place(os.environ),
-            rank=rank,
-            world_size=size,
-        )
+        with _saying_that_it_waits(f"rank {rank} of {size}", place, on_wait if local_rank == 0 else lambda _: None):
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                init_method=place,
+                rank=rank,
+                world_size=size,
+            )
         try:
             yield Ranks(rank, size, local_size)
             dist.barrier()  # without it, a process that ends first may abort the others
@@ -131,19 +141,45 @@ def launched_ranks() -> Iterator[Ranks]:
 def meeting_place(environment: Mapping[str, str]) -> str:
     """Return the address at which the ranks meet: torchrun says so, and srun has the first node of the step.
 
+    Raises:
+        InputError: if the environment has no address or no valid port.
+
     >>> meeting_place({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "gpu[03-04,7],cpu1"})
     'tcp://gpu03:20701'
     """
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if port and not (port.isdecimal() and int(port) < 2**16):
+        raise InputError(f"MASTER_PORT={shown(port)} is no port; set a number below 65536, the same on all machines")
     if "RANK" in environment:
+        if not (address and port):
+            missing = " and ".join(name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name))
+            raise InputError(
+                f"{missing} must be set where RANK is: the address of the machine of rank 0 and a free port on it; "
+                "torchrun sets both"
+            )
         return "env://"
     nodes, job = environment.get("SLURM_STEP_NODELIST", ""), environment.get("SLURM_JOB_ID", "")
     step = environment.get("SLURM_STEP_ID", "")
     first = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
     node = "".join(part or "" for part in first.groups()) if first else ""
     here = "127.0.0.1" if environment.get("SLURM_STEP_NUM_NODES") == "1" else node
-    host = environment.get("MASTER_ADDR") or here or "127.0.0.1"
-    port = FIRST_PORT + (100 * int(job if job.isdecimal() else 0) + int(step if step.isdecimal() else 0)) % PORTS
-    return f"tcp://{host}:{environment.get('MASTER_PORT') or port}"
+    chosen = FIRST_PORT + (100 * int(job if job.isdecimal() else 0) + int(step if step.isdecimal() else 0)) % PORTS
+    return f"tcp://{address or here or '127.0.0.1'}:{port or chosen}"
+
+
+@contextmanager
+def _saying_that_it_waits(who: str, place: str, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_wait` once if the others are late."""
+    of_torchrun = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    where = of_torchrun if place == "env://" else place.removeprefix("tcp://")
+    message = f"{who} has waited {LATE_SECONDS:.0f} s for the others at {where}; do all run, and reach this address?"
+    late = threading.Timer(LATE_SECONDS, on_wait, [message])
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 def _attempt(make: Callable[[], ValueT]) -> tuple[tuple[ValueT] | None, Exception | None]:

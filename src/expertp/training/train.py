@@ -25,7 +25,7 @@ from expertp.training.records import RunResult, Status, StepMetrics
 from expertp.training.resolution import resolved
 from expertp.training.speed import product_speed
 from expertp.training.store import RunDirectory, open_run
-from expertp.util.machine import processor_name, rank_and_ranks
+from expertp.util.machine import check_launcher, processor_name, rank_and_ranks
 
 METRICS_FLUSH_SECONDS = 5.0
 
@@ -61,6 +61,7 @@ def train(
             after the step and its status is `stopped`. When it raises an error, nothing is written any more.
         ranks: the processes that train the run, of `launched_ranks`.
     """
+    check_launcher()
     if ranks.size != (size := rank_and_ranks()[1]):
         raise InputError(
             f"a launcher has started {size} processes, but a run without `ranks` is trained by one; start one process, "

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from expertp.errors import InputError
+from expertp.errors import InputError, shown
 
 # Variables by which a launcher gives a process its place among others, or the place where they meet.
 LAUNCHER_VARIABLE = re.compile(
     r"((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
     r"|SLURM_(PROCID|LOCALID|STEP_NUM_TASKS|STEP_TASKS_PER_NODE)"
 )
+# Variables that hold the place of a process among those of a launcher, and their number: torchrun's and srun's.
+PLACES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 def processor_name() -> str:
@@ -93,11 +95,29 @@ def rank_and_ranks() -> tuple[int, int]:
 
     torchrun says so in RANK and WORLD_SIZE, srun in SLURM_PROCID and SLURM_STEP_NUM_TASKS.
     """
-    for rank, ranks in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+    for rank, ranks in PLACES:
         place, number = os.environ.get(rank, "0"), os.environ.get(ranks, "")
-        if number.isdecimal() and place.isdecimal():
+        if number.isdecimal() and place.isdecimal() and int(place) < int(number):
             return int(place), int(number)
     return 0, 1
+
+
+def check_launcher() -> None:
+    """Raise `InputError` if the variables of a launcher name no place among its processes.
+
+    A process that took itself for another one, or for the only one, would wait for ever or train alone.
+    """
+    remedy = "start the command with torchrun or srun, or unset both"
+    for rank, ranks in PLACES:
+        place, number = os.environ.get(rank), os.environ.get(ranks)
+        if not number:
+            continue
+        if not number.isdecimal() or int(number) < 1:
+            raise InputError(f"{ranks}={shown(number)} is no number of processes; {remedy}")
+        if int(number) > 1 and not (place and place.isdecimal() and int(place) < int(number)):
+            what = f"{rank}={shown(place)}" if place else f"{rank} is not set"
+            raise InputError(f"{ranks}={number}, but {what}, not a number below it; {remedy}")
+        return
 
 
 def local_rank_and_ranks() -> tuple[int, int]:
@@ -110,6 +130,7 @@ def local_rank_and_ranks() -> tuple[int, int]:
 
 def refuse_other_ranks(what: str) -> None:
     """Raise an error if a launcher has started several processes for `what`, which is one."""
+    check_launcher()
     _, ranks = rank_and_ranks()
     if ranks > 1:
         raise InputError(
