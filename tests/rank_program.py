@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
+from adapters.float64 import Float64
 from adapters.tiny import build as build_family
 from adapters.tiny import wider
 from torch.distributed.tensor import DTensor
@@ -127,7 +128,10 @@ def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def do_adapt(ranks: Ranks, model_type: str, out: str) -> dict[str, float]:
-    """Train an adapted model for three steps, sharded by FSDP2 where there are ranks; save and verify it."""
+    """Train an adapted model for three steps, sharded by FSDP2 where there are ranks; save and verify it.
+
+    In true float64: sums of float32 gradients differ in their last bits, by an amount that depends on the processor.
+    """
     changes = {"num_hidden_layers": 2, **wider(model_type)}
     hps = BaseHPs(lr=2**-6, init_std=0.05, adam_eps=1e-8, weight_decay=0.1)
     model = build_family(model_type, **changes).double().train()
@@ -142,7 +146,8 @@ def do_adapt(ranks: Ranks, model_type: str, out: str) -> dict[str, float]:
     with adapted.balancing(model) if adapted.balances else contextlib.nullcontext() as balance:
         for batch in batches:
             rows = batch.chunk(ranks.size)[ranks.rank]
-            model(input_ids=rows, labels=rows).loss.backward()
+            with Float64():
+                model(input_ids=rows, labels=rows).loss.backward()
             norm = adapted.clip_grad_norm_(optimizer, 0.5)
             optimizer.step()
             optimizer.zero_grad()

@@ -20,7 +20,7 @@ def test_two_ranks_initialize_clip_step_balance_save_and_verify_as_one(tmp_path:
     for place, name in enumerate(families):
         one = do_adapt(ALONE, name, str(tmp_path / "one.json"))
         ranks = [rank[place] for rank in outcomes]
-        assert [rank["norm"] for rank in ranks] == [pytest.approx(one["norm"], rel=1e-9)] * 2
+        assert [rank["norm"] for rank in ranks] == [pytest.approx(one["norm"], rel=1e-12)] * 2
         assert one["norm"] > 0.5, "gradients were clipped"
         assert sum(rank["held"] for rank in ranks) == one["held"]
         alone, sharded = (json.loads((tmp_path / each).read_text()) for each in ("one.json", f"two {name}.json"))
@@ -28,6 +28,6 @@ def test_two_ranks_initialize_clip_step_balance_save_and_verify_as_one(tmp_path:
         prints = alone["fingerprints"]
         assert prints.keys() == sharded["fingerprints"].keys()
         for tensor, found in sharded["fingerprints"].items():
-            near = 1e-7 * prints[tensor]["norm"]
+            near = 1e-12 * prints[tensor]["norm"]
             assert found == pytest.approx(prints[tensor], rel=0, abs=near), tensor
         assert any("bias" in tensor and found["norm"] for tensor, found in prints.items()) == (name == "deepseek_v3")
