@@ -53,7 +53,9 @@ hyperparameters = st.builds(
     betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
     weight_decay=st.floats(0, 10),
     gamma=st.one_of(st.floats(0.5, 9), st.just(float("inf"))),
-    rules=st.sampled_from(("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")),
+    rules=st.sampled_from(
+        ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha", "fan_in_stack")
+    ),
     eps_rule=st.sampled_from(("consistent", "paper")),
     residual=st.sampled_from(("relative", "absolute")),
     decay=st.sampled_from(("independent", "tau")),

@@ -13,7 +13,7 @@ from expertp.errors import InputError
 from expertp.plan import Group, constant_names, plan
 from expertp.spec import BaseHPs, ModelSpec
 
-RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")
+RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha", "fan_in_stack")
 BASE = ModelSpec(n_embd=512, n_layer=8, n_exp=4, n_act=1)
 LARGE = ModelSpec(n_embd=2048, n_layer=32, n_exp=16, n_act=4, alpha_ffn=2)
 HPS = BaseHPs(lr=0.016, init_std=0.02, adam_eps=1e-8, weight_decay=0.1, bias_lr=0.3)

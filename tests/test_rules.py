@@ -13,7 +13,7 @@ from expertp.plan import GROUPS, Group, Plan, plan
 from expertp.rules import D_HEAD, EXPERTP, KV, ONE, RULE_SETS, E, L, Monomial, N, N_gamma, R, a
 from expertp.spec import BaseHPs, ModelSpec
 
-RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha")
+RULES = ("expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha", "fan_in_stack")
 EPS_RULES = ("consistent", "paper")
 DIMENSIONS = ("width", "depth", "experts", "alpha")
 HALF = Fraction(1, 2)
@@ -115,6 +115,15 @@ ROWS = {
     "no_mean": EXPERTP_ROWS,
     "no_alpha": EXPERTP_ROWS
     | {name: EXPERTP_ROWS[name]._replace(init=Powers(-HALF), lr=Powers(-1), decay=Powers(1)) for name in DOWN},
+    "fan_in_stack": EXPERTP_ROWS
+    | {
+        name: EXPERTP_ROWS[name]._replace(
+            init=Powers(-HALF, alpha=-HALF, experts=-HALF),
+            lr=Powers(-1, alpha=-1, experts=-1),
+            decay=Powers(1, alpha=1, experts=1),
+        )
+        for name in ("expert_up", "expert_down")
+    },
 }
 
 # 1/K is the architecture's: at fixed kappa, K grows with the experts.
@@ -128,6 +137,7 @@ FORWARD = {
     "no_depth": EXPERTP_FORWARD | {"residual": Powers()},
     "no_mean": EXPERTP_FORWARD | {"moe_output": Powers()},
     "no_alpha": EXPERTP_FORWARD,
+    "fan_in_stack": EXPERTP_FORWARD,
 }
 
 alphas = st.sampled_from((0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 3.0, 4.0))

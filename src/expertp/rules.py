@@ -226,6 +226,8 @@ NO_MEAN = replace(
     EXPERTP, forward=replace(EXPERTP.forward, moe_output=E / N_ACT)
 )  # n_act of the base: n_act grows like E
 NO_ALPHA = _with_init(EXPERTP, DOWN_PROJECTIONS, init=N**-HALF, lr=1 / N)
+# A control along experts and expert size: the stacked tensors of a layer count as one matrix with this fan-in.
+FAN_IN_STACK = _with_init(EXPERTP, ("expert_up", "expert_down"), init=(N * a * E) ** -HALF, lr=1 / (N * a * E))
 # What a family of models does without a plan: its own init, one learning rate for all tensors, no multipliers.
 NATIVE = RuleSet(_PLAIN.rows, ForwardRules(ONE, ONE, ONE, ONE), is_native=True)
 
@@ -238,6 +240,7 @@ RULE_SETS: Mapping[RuleSetName, RuleSet] = {
     "no_depth": NO_DEPTH,
     "no_mean": NO_MEAN,
     "no_alpha": NO_ALPHA,
+    "fan_in_stack": FAN_IN_STACK,
     "native": NATIVE,
 }
 # Rule sets of the reference model.

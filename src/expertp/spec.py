@@ -26,7 +26,9 @@ from pydantic import (
 from expertp.errors import shown
 from expertp.util.text import count
 
-RuleSetName = Literal["expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha", "native"]
+RuleSetName = Literal[
+    "expertp", "sp", "mup", "completep", "fan_in_down", "no_depth", "no_mean", "no_alpha", "fan_in_stack", "native"
+]
 EpsRule = Literal["consistent", "paper"]
 Schedule = Literal["constant", "cosine", "wsd"]
 Balance = Literal["proportional", "sign", "aux_loss", "none"]

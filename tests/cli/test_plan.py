@@ -185,7 +185,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (
             "hps.rules=expert",
             "hps.rules: input should be 'expertp', 'sp', 'mup', 'completep', 'fan_in_down', 'no_depth', 'no_mean', "
-            "'no_alpha' or 'native'",
+            "'no_alpha', 'fan_in_stack' or 'native'",
         ),
         ("hps.decay=tau", "hps.tuned_steps is missing"),
         ("hps.constants=most", "hps.constants: input should be 'ones' or 'paper', not 'most'"),

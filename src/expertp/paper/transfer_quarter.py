@@ -1,8 +1,9 @@
 """Fig. 2, Finding 1.1: transfer of learning rate and init std at sparsity 1/4.
 
 Depth has a study of its own, which begins at four layers on cpu. There, each axis has a control that should fail: sp
-along width, no_depth, no_mean and no_alpha along the others. A study with another set of constants stands beside the
-claim: on cpu the paper's, in the paper all ones.
+along width, no_depth along depth, fan_in_stack along experts and expert size. no_mean and no_alpha are arms without
+this expectation: layer norms make the network indifferent to a larger MoE output. A study with another set of constants
+stands beside the claim: on cpu the paper's, in the paper all ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +45,9 @@ def with_controls(sizes: Sizes) -> dict[str, Any]:
         "axes": swept_at_largest(sizes),
         "arms": {
             "sp": {"axes": ["width"], "control": ["width"]},
-            "no_mean": {"axes": ["experts"], "control": ["experts"]},
-            "no_alpha": {"axes": ["alpha"], "control": ["alpha"]},
+            "fan_in_stack": {"axes": ["experts", "alpha"], "control": ["experts", "alpha"]},
+            "no_mean": {"axes": ["experts"]},
+            "no_alpha": {"axes": ["alpha"]},
         },
     }
 

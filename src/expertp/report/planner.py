@@ -82,6 +82,7 @@ RULE_SET_TITLES = {
     "no_depth": "no_depth: control without 1/m_L",
     "no_mean": "no_mean: control without 1/n_act",
     "no_alpha": "no_alpha: control without m_a",
+    "fan_in_stack": "fan_in_stack: control with a fan-in over all experts",
 }
 
 
