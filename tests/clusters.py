@@ -8,8 +8,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,6 +155,55 @@ def rows(path: Path) -> list[dict[str, str]]:
     """Return results.csv of a study but for its seconds."""
     with (path / "results.csv").open(newline="") as file:
         return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+
+
+@dataclass
+class Trainers:
+    """The processes that were seen at work on each run, and the most of them at once."""
+
+    seen: dict[str, set[int]] = field(default_factory=dict)
+    at_once: dict[str, int] = field(default_factory=dict)
+
+    def note(self, now: dict[str, set[int]], before: dict[str, set[int]]) -> None:
+        """Add what two looks in a row saw. A process that only tries a lock is not there at both."""
+        for run, processes in now.items():
+            if working := processes & before.get(run, set()):
+                self.seen.setdefault(run, set()).update(working)
+                self.at_once[run] = max(self.at_once.get(run, 0), len(working))
+
+
+@contextmanager
+def watching_trainers(path: Path, every: float = 0.05) -> Iterator[Trainers]:
+    """Watch which processes hold the runs of a study open, as `train` does with the lock file of its run."""
+    trainers, over = Trainers(), threading.Event()
+
+    def watch() -> None:
+        before: dict[str, set[int]] = {}
+        while not over.wait(every):
+            now = _holders(path / "runs")
+            trainers.note(now, before)
+            before = now
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield trainers
+    finally:
+        over.set()
+        thread.join()
+
+
+def _holders(runs: Path) -> dict[str, set[int]]:
+    """Return the processes that have a run's lock file open, by the name of the run."""
+    holders: dict[str, set[int]] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # the process has ended
+            for each in (process / "fd").iterdir():
+                with suppress(OSError):
+                    file = Path(os.readlink(each))
+                    if file.name == ".lock" and file.parent.parent == runs:
+                        holders.setdefault(file.parent.name, set()).add(int(process.name))
+    return holders
 
 
 def parent_of(pid: int) -> int:

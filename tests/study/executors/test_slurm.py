@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from clusters import Slurm, parent_of, rows
+from clusters import Slurm, parent_of, rows, watching_trainers
 from runs import study_tree, tiny_study
 
 from expertp.cli.main import main
@@ -57,6 +57,19 @@ class Once:
             self.act()
 
 
+def test_the_watch_of_trainers_sees_two_at_once(tmp_path: Path) -> None:
+    lock = tmp_path / "runs/a/.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as file, subprocess.Popen(["sleep", "60"], pass_fds=[file.fileno()]) as other:
+        with watching_trainers(tmp_path, every=0.01) as trainers:
+            until = time.monotonic() + 20
+            while not trainers.at_once and time.monotonic() < until:
+                time.sleep(0.01)
+        other.kill()
+    assert trainers.at_once == {"a": 2}
+    assert trainers.seen == {"a": {os.getpid(), other.pid}}
+
+
 @pytest.mark.heavy
 def test_an_array_over_two_nodes_trains_what_one_process_does(
     slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet,
@@ -72,7 +85,10 @@ def test_an_array_over_two_nodes_trains_what_one_process_does(
             main(["status", str(directory.path), "--json"])
             shown.update(json.loads(capsys.readouterr().out)["jobs"])
 
-    results = sweep(directory, SlurmExecutor(2, ("--partition=low",)), tick=look).results
+    with watching_trainers(directory.path) as trainers:
+        results = sweep(directory, SlurmExecutor(2, ("--partition=low",)), tick=look).results
+    assert set(trainers.at_once.values()) == {1}, "one worker at a time trains a run"
+    assert len(set().union(*trainers.seen.values())) == 2
     assert {result.status for result in results} == {"finished"}
     assert nodes == {"n1", "n2"}
     jobs = jobs_of(directory)
@@ -136,8 +152,12 @@ def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_worker
         if len(list(tmp_path.glob("runs/*/summary.json"))) >= ended:
             act()
 
-    sweep(directory, SlurmExecutor(2), tick=disturb)
+    with watching_trainers(tmp_path) as trainers:
+        sweep(directory, SlurmExecutor(2), tick=disturb)
     assert done == ["preempted", "restarted", "killed"]
+    assert len(trainers.at_once) == len(directory.runs)
+    assert set(trainers.at_once.values()) == {1}, "one worker at a time trains a run"
+    assert max(len(processes) for processes in trainers.seen.values()) > 1, "a run went on in another process"
     assert rows(tmp_path) == quiet(study)
 
 
