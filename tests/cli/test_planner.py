@@ -43,6 +43,8 @@ def test_it_opens_the_page(say: Say, tmp_path, monkeypatch) -> None:
         (["--hf", "a", "b", "--base", "c"], "--base does not go with --hf"),
         (["--hf", "a", "b", ROW], "a"),
         (["--out", "."], ".: exists and is not a planner"),
+        (["--steps", "0"], "steps=0 is not positive"),
+        (["hps.rules=native"], "hps.rules=native is the init of a model of transformers"),
     ],
 )
 def test_bad_input_is_one_line(say: Say, tmp_path, monkeypatch, arguments, message) -> None:
@@ -67,6 +69,22 @@ def test_an_adapted_model_has_the_settings_of_its_plan(say: Say, tmp_path) -> No
     assert "m_N^-1/2 m_a^-1; m_N^-1 m_a^-1" in page
     assert "adapt(model, base=&#39;tests/fixtures/hf/deepseek-v3-base.json&#39;" in page
     assert "671B" in page
+
+
+def test_the_steps_of_the_target_reach_weight_decay(say: Say, tmp_path) -> None:
+    def starts_with(*arguments: str) -> str:
+        assert say("planner", *arguments, "--out", tmp_path / "p.html")[0] == 0
+        return html.unescape((tmp_path / "p.html").read_text(encoding="utf-8"))
+
+    assert '"train.steps":"700"' in starts_with("--steps", "700")
+    pytest.importorskip("transformers")
+    models = ("tests/fixtures/hf/deepseek-v3-base.json", "tests/fixtures/hf/deepseek-v3.json")
+    tau = (ROW, "hps.weight_decay=0.1", "hps.decay=tau", "hps.tuned_steps=100")
+    same, longer = starts_with("--hf", *models, *tau), starts_with("--hf", *models, *tau, "--steps", "1000")
+    assert '"weight_decay": 0.1,' in same
+    assert '"weight_decay": 0.01,' in longer
+    assert f"plan --hf {' '.join(models)} --steps 1000 {ROW}" in longer
+    assert "tuned_steps=100), steps=1000)" in longer
 
 
 @pytest.mark.heavy

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from expertp import BaseHPs, ModelSpec, load_run, plan
 from expertp.cli.main import main
@@ -310,6 +311,41 @@ def test_the_keyboard_alone_plans_and_copies(page):
         if "as-json" in reached:
             break
     assert set(page.evaluate("[...document.querySelectorAll('[data-key]')].map((each) => each.dataset.key)")) <= reached
+
+
+@pytest.mark.heavy
+def test_every_choice_of_the_page_plans(page):
+    for select in page.locator("select[data-key]").all():
+        for value in select.evaluate("(each) => [...each.options].map((option) => option.value)"):
+            key = select.get_attribute("data-key")
+            found = page.evaluate(GO, fragment({key: value}))
+            assert found["wrong"] == [] or key == "hps.decay", (key, value)
+            assert select.input_value() == value
+    page.evaluate(GO, "#hps.rules=native&target.n_layer=9")
+    read = json.loads(page.locator("#as-json").text_content())
+    assert (read["target"]["n_layer"], read["rules"]) == (9, "expertp"), "native is not a rule set of this page"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("text", ["1/64", "+3/128", "1e-2", ".5", "1.5/3", "1 / 64", "-1/-3", "1/0", "1/2/3", "one"])
+def test_the_page_reads_the_numbers_that_the_program_reads(page, text):
+    try:
+        wanted = BaseHPs(lr=text).lr
+    except ValidationError:
+        wanted = None
+    found = page.evaluate(GO, fragment({"hps.lr": text}))
+    assert [key for key, _ in found["wrong"]] == ([] if wanted else ["hps.lr"])
+    if wanted:
+        assert json.loads(found["json"])["groups"]["embedding"]["lr"] == wanted
+
+
+@pytest.mark.heavy
+def test_start_over_also_lets_active_experts_follow_again(page):
+    page.locator("#follow").uncheck()
+    page.locator("#target-n_layer").fill("9")
+    page.locator("#reset").click()
+    assert page.locator("#follow").is_checked()
+    assert page.locator("#target-n_layer").input_value() != "9"
 
 
 @pytest.mark.heavy

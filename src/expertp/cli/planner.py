@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("planner.html"),
         help="path of the page (default: planner.html)",
     )
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of the target's run, for hps.decay=tau")
     parser.add_argument("--open", action="store_true", help="show the page in the default browser")
 
 
@@ -61,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
         overrides = split_overrides(args.overrides, {"model": ModelSpec, "hps": BaseHPs})
         base, hps = load_base(args.base or CONFIGS / "base.yaml", overrides["hps"])
         target = load_target(args.target or CONFIGS / "target.yaml", overrides["model"])
-        plan(base, target, hps, allow_kappa_change=True)  # refuses other architectures; the page says other mistakes
-        page = planner_page(base, target, hps, hps.tuned_steps or STEPS, BATCH_SEQUENCES * target.context)
+        # Refuses other architectures; the page says other mistakes.
+        plan(base, target, hps, steps=args.steps, allow_kappa_change=True)
+        steps = args.steps or hps.tuned_steps or STEPS
+        page = planner_page(base, target, hps, steps, BATCH_SEQUENCES * target.context)
     write_atomically(out, page.encode())
     print(f"planner: {out}")
     if args.open:
@@ -79,4 +82,4 @@ def _adapted_page(args: argparse.Namespace) -> str:
     from expertp.cli.plan_hf import adapt_files
     from expertp.report.planner_adapted import adapted_page
 
-    return adapted_page(adapt_files(args), args.hf, args.overrides)
+    return adapted_page(adapt_files(args, args.steps), args.hf, args.overrides, args.steps)

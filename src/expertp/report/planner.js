@@ -230,7 +230,11 @@ find("#controls").addEventListener("input", (event) => {
   changed();
 });
 find("#controls").addEventListener("submit", (event) => event.preventDefault());
-find("#reset").addEventListener("click", () => { state = { ...data.state }; changed(); });
+find("#reset").addEventListener("click", () => {
+  state = { ...data.state };
+  find("#follow").checked = find("#follow").defaultChecked;
+  changed();
+});
 for (const id of ["#chart-axis", "#chart-setting"]) find(id).addEventListener("input", render);
 narrow.addEventListener("change", render);
 

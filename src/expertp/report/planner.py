@@ -18,8 +18,8 @@ from pydantic.functional_validators import BeforeValidator
 from expertp.plan import constant_names
 from expertp.report.formulas import formulas
 from expertp.report.pages import fill
-from expertp.rules import CONSTANT_FAMILIES, PAPER_CONSTANTS
-from expertp.spec import BaseHPs, ModelSpec, TrainSpec
+from expertp.rules import CONSTANT_FAMILIES, PAPER_CONSTANTS, REFERENCE_RULES
+from expertp.spec import BaseHPs, ModelSpec, RuleSetName, TrainSpec
 
 # The mark of a page, so that no other file is overwritten.
 MARK = b'<meta name="expertp-planner"'
@@ -73,7 +73,7 @@ LABELS = {
     "steps": "steps",
     "batch_tokens": "tokens per step",
 }
-RULE_SET_TITLES = {
+RULE_SET_TITLES: dict[RuleSetName, str] = {
     "expertp": "expertp: the paper's rules",
     "sp": "sp: standard parametrization",
     "mup": "mup: width only",
@@ -156,7 +156,11 @@ def planner_page(base: ModelSpec, target: ModelSpec, hps: BaseHPs, steps: int, b
             "state": state,
             "fields": {key: _limits(field) for key, field in fields.items()},
             "choices": {
-                **{key: _choices(field) for key, field in fields.items() if _limits(field)["kind"] == "choice"},
+                **{
+                    key: [value for value, _ in _choices(key.partition(".")[2], field)]
+                    for key, field in fields.items()
+                    if _limits(field)["kind"] == "choice"
+                },
                 "hps.constants": ["ones", "paper", "custom"],
                 "allow_kappa_change": ["true", "false"],
             },
@@ -176,26 +180,25 @@ def planner_page(base: ModelSpec, target: ModelSpec, hps: BaseHPs, steps: int, b
 def _field(key: str, spec: type[ModelSpec | BaseHPs | TrainSpec]) -> Field:
     name = key.partition(".")[2]
     field = spec.model_fields[name]
-    titles = RULE_SET_TITLES if name == "rules" else {}
     kind = _limits(field)["kind"]
     return Field(
         key=key,
         label=LABELS.get(name, name),
         description=field.description or "",
         kind=kind,
-        choices=tuple((value, titles.get(value, _choice_title(value))) for value in _choices(field))
-        if kind == "choice"
-        else (),
+        choices=_choices(name, field) if kind == "choice" else (),
         stops=SIZES[name].stops if name in SIZES else (),
     )
 
 
-def _choices(field: FieldInfo) -> list[str]:
-    return ["true", "false"] if field.annotation is bool else list(map(str, get_args(field.annotation)))
-
-
-def _choice_title(value: str) -> str:
-    return {"true": "yes", "false": "no", "moe": "mixture of experts"}.get(value, value)
+def _choices(name: str, field: FieldInfo) -> tuple[tuple[str, str], ...]:
+    """Return what a field with choices may contain, each with its title."""
+    if name == "rules":
+        return tuple((rules, RULE_SET_TITLES[rules]) for rules in REFERENCE_RULES)
+    if field.annotation is bool:
+        return (("true", "yes"), ("false", "no"))
+    titles = {"moe": "mixture of experts"}
+    return tuple((value, titles.get(value, value)) for value in map(str, get_args(field.annotation)))
 
 
 def _limits(field: FieldInfo) -> dict[str, Any]:

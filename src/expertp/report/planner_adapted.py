@@ -35,16 +35,17 @@ class AdaptedPage:
     written_by: str
 
 
-def adapted_page(adapted: Adapted, models: Sequence[str], overrides: Sequence[str]) -> str:
+def adapted_page(adapted: Adapted, models: Sequence[str], overrides: Sequence[str], steps: int | None = None) -> str:
     """Return the HTML of the page of an adapted model.
 
     Args:
         adapted: the model's settings.
         models: the paths of base and target that the user gave, for the commands on the page.
         overrides: the overrides that the user gave.
+        steps: the steps of the target's run that the user gave.
     """
     fit, hps = adapted.fit, adapted.hps
-    words = ("--hf", *models, *overrides)
+    words = ("--hf", *models, *(() if steps is None else ("--steps", str(steps))), *overrides)
     page = AdaptedPage(
         title=f"Plan of a {fit.family} model",
         lead="The settings of every tensor of the target, from the hyperparameters that are tuned on the base. Sizes "
@@ -62,7 +63,7 @@ def adapted_page(adapted: Adapted, models: Sequence[str], overrides: Sequence[st
         settings=_settings(fit),
         notes=_notes(adapted),
         listings=(
-            Listing("as-python", "PyTorch", _python(models, hps)),
+            Listing("as-python", "PyTorch", _python(models, hps, steps)),
             Listing("as-json", "Settings by role, as JSON", json.dumps(_by_role(fit), indent=2), is_folded=True),
             Listing("as-command", "Settings of every tensor, as JSON", command("plan", *words, "--json")),
         ),
@@ -139,12 +140,13 @@ def _by_role(fit: Fit) -> list[dict[str, object]]:
     ]
 
 
-def _python(models: Sequence[str], hps: BaseHPs) -> str:
+def _python(models: Sequence[str], hps: BaseHPs, steps: int | None) -> str:
     """Return code that trains the target with these settings."""
     base, target = models
     given = ", ".join(
         f"{name}={_literal(getattr(hps, name))}" for name in BaseHPs.model_fields if name in hps.model_fields_set
     )
+    length = "" if steps is None else f", steps={steps}"
     part = part_of(Path(target))
     config = f"AutoConfig.from_pretrained({target!r}){f'.{part}' if part else ''}"
     return (
@@ -152,7 +154,7 @@ def _python(models: Sequence[str], hps: BaseHPs) -> str:
         "from transformers import AutoConfig, AutoModelForCausalLM\n\n"
         "from expertp import BaseHPs, adapt\n\n"
         f"model = AutoModelForCausalLM.from_config({config})\n"
-        f"adapted = adapt(model, base={base!r}, hps=BaseHPs({given}))\n"
+        f"adapted = adapt(model, base={base!r}, hps=BaseHPs({given}){length})\n"
         "adapted.init_(model)\n"
         "optimizer = AdamW(adapted.param_groups(model))\n"
     )

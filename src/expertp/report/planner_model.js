@@ -5,9 +5,10 @@ const SETTINGS = ["init_std", "lr", "weight_decay", "adam_eps"];
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 
 const parseNumber = (text) => (NUMBER.test(text) ? Number(text) : NaN);
+const FRACTION = /^([+-]?\d+)\/(\d+)$/;
 const parseRatio = (text) => {
-  const parts = text.split("/").map((part) => parseNumber(part.trim()));
-  return parts.length === 2 ? parts[0] / parts[1] : parts.length === 1 ? parts[0] : NaN;
+  const fraction = text.match(FRACTION);
+  return fraction ? Number(fraction[1]) / Number(fraction[2]) : parseNumber(text);
 };
 
 /** Return {value} or {mistake} of one field. */
