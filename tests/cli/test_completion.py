@@ -33,7 +33,7 @@ def complete(script, line):
     """
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return done.stdout.split()
+    return [offer for offer in done.stdout.split("\n") if offer]
 
 
 @pytest.mark.heavy
@@ -52,6 +52,10 @@ def complete(script, line):
         ("expertp bench e", ["experts"]),
         ("expertp plan --export ", ["torchtitan", "automodel"]),
         ("expertp report studies/", []),  # files, by the shell itself
+        ("expertp train run.yaml --out ", []),
+        ("expertp train run.yaml --out tr", []),  # a prefix of train.steps=
+        ("expertp plan --base ", []),
+        ("expertp plan --hf base.json ", []),
         ("expertp nothing --x", []),
     ],
 )
@@ -59,20 +63,34 @@ def test_bash_offers(verbs, line, expected):
     assert complete(bash(verbs), line) == expected
 
 
+@pytest.mark.heavy
+def test_bash_offers_files_beside_words_and_keys_where_both_may_stand(verbs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"my study.yaml", "train-long.yaml"}
+    for name in names:
+        (tmp_path / name).touch()
+    of = {verb.name: verb for verb in verbs}
+    for verb in ("train", "capacity", "sweep"):
+        assert set(complete(bash(verbs), f"expertp {verb} ")) == {*of[verb].keys, *names}
+    assert set(complete(bash(verbs), "expertp theory ")) == {*of["theory"].words, *names}
+    assert set(complete(bash(verbs), "expertp sweep train")) == {
+        *(key for key in of["sweep"].keys if key.startswith("train.")), "train-long.yaml",
+    }  # fmt: skip
+    assert set(complete(bash(verbs), "expertp plan ")) == set(of["plan"].keys)  # whose files follow flags
+
+
 def needs(shell):
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} on this machine")
 
 
-def run_with_tab(script, line, folder):
-    """Return the arguments that an interactive zsh gives to expertp when a line, Tab and Enter are typed."""
-    setup = folder / "setup.zsh"
-    setup.write_text(f'{script}\nexpertp() {{ print -r -- "[[[$*]]]" }}\nprint READY\n')
+def run_with_tab(program, script, line, folder):
+    """Return the arguments that an interactive shell gives to expertp when a line, Tab and Enter are typed."""
+    setup = folder / "setup.sh"
+    setup.write_text(f"{script}\nexpertp() {{ printf '[[%s%s]]\\n' '[' \"$*]\"; }}\nprintf 'REA%s\\n' DY\n")
     terminal, end = pty.openpty()
-    environment = {**os.environ, "TERM": "dumb", "HOME": str(folder)}
-    shell = subprocess.Popen(
-        ["zsh", "-f", "-i"], stdin=end, stdout=end, stderr=end, start_new_session=True, env=environment
-    )
+    environment = {**os.environ, "TERM": "dumb", "HOME": str(folder), "INPUTRC": "/dev/null"}
+    shell = subprocess.Popen(program, stdin=end, stdout=end, stderr=end, start_new_session=True, env=environment)
     os.close(end)
     seen, until = b"", time.monotonic() + 60
 
@@ -106,14 +124,35 @@ def run_with_tab(script, line, folder):
         ("expertp bench --dtype b", "bench --dtype bfloat16"),
         ("expertp bench ex", "bench experts"),
         ("expertp plan --export to", "plan --export torchtitan"),
-        ("expertp report set", "report setup.zsh"),  # files
+        ("expertp report set", "report setup.sh"),  # files
+        ("expertp train run.yaml --out ", "train run.yaml --out setup.sh"),
+        ("expertp plan --base ", "plan --base setup.sh"),
+        ("expertp plan --hf base.json ", "plan --hf base.json setup.sh"),
         ("expertp nothing --x", "nothing --x"),
     ],
 )
 def test_zsh_completes(verbs, line, expected, tmp_path, monkeypatch):
     needs("zsh")
     monkeypatch.chdir(tmp_path)
-    assert run_with_tab(zsh(verbs), line, tmp_path) == expected
+    assert run_with_tab(["zsh", "-f", "-i"], zsh(verbs), line, tmp_path) == expected
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("expertp plann", "planner"),
+        ("expertp plan hps.l", "plan hps.lr="),
+        ("expertp report set", "report setup.sh"),
+        ("expertp report ", "report setup.sh"),
+        ("expertp train run.yaml --out ", "train run.yaml --out setup.sh"),
+        ("expertp plan --base ", "plan --base setup.sh"),
+        ("expertp plan --hf base.json ", "plan --hf base.json setup.sh"),
+    ],
+)
+def test_bash_completes(verbs, line, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_with_tab(["bash", "--norc", "-i"], bash(verbs), line, tmp_path) == expected
 
 
 @pytest.mark.heavy
@@ -129,6 +168,10 @@ def test_zsh_completes(verbs, line, expected, tmp_path, monkeypatch):
         ("expertp bench e", {"experts"}),
         ("expertp plan --export ", {"torchtitan", "automodel"}),
         ("expertp report set", {"setup.fish"}),  # files
+        ("expertp train run.yaml --out ", {"setup.fish"}),
+        ("expertp plan --base ", {"setup.fish"}),
+        ("expertp bench generate --d", {"--dtype"}),  # `generate` is a verb, too; only the first word is the verb
+        ("expertp bench generate --t", set()),
         ("expertp nothing --x", set()),
     ],
 )

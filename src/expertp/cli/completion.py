@@ -28,25 +28,30 @@ OVERRIDDEN = {
 }
 
 
+# What a positional argument that is a file or a directory is called in --help; files of one kind end with .yaml.
+PATHS = ("FILE", "DIR", "SOURCE")
+
+
 @dataclass(frozen=True)
 class Flag:
-    """A flag of a verb; `choices` is empty if it has no value, or any value."""
+    """A flag of a verb and the number of its values: one of `choices`, or whatever a file may be called."""
 
     name: str
     summary: str
-    takes_value: bool
+    values: int
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb and what may follow it: flags, words, and keys of overrides."""
+    """A verb and what may follow it: flags, words, keys of overrides, and files."""
 
     name: str
     summary: str
     flags: tuple[Flag, ...]
     words: tuple[str, ...]
     keys: tuple[str, ...]
+    takes_files: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,13 +79,14 @@ def _verb(name: str, summary: str, parser: argparse.ArgumentParser) -> Verb:
         name=name,
         summary=summary,
         flags=tuple(
-            Flag(max(action.option_strings, key=len), _summary(action), action.nargs != 0, _choices(action))
+            Flag(max(action.option_strings, key=len), _summary(action), _values(action), _choices(action))
             for action in named
         ),
         words=tuple(word for action in places for word in _choices(action)),
         keys=tuple(
             f"{section}.{key}=" for section in OVERRIDDEN.get(name, ()) for key in SECTIONS[section].model_fields
         ),
+        takes_files=any(str(action.metavar).endswith((*PATHS, ".yaml")) for action in places),
     )
 
 
@@ -88,46 +94,65 @@ def _summary(action: argparse.Action) -> str:
     return (action.help or "") % vars(action)
 
 
+def _values(action: argparse.Action) -> int:
+    return action.nargs if isinstance(action.nargs, int) else 1
+
+
 def _choices(action: argparse.Action) -> tuple[str, ...]:
     return tuple(map(str, action.choices or ()))
 
 
 def bash(verbs: Sequence[Verb]) -> str:
-    """Return the script for bash."""
-    values = [
-        f"    '{verb.name} {flag.name}') words='{' '.join(flag.choices)}'; keys='' ;;\n"
+    """Return the script for bash, which itself completes files where the script offers nothing."""
+    choices = [
+        f"    '{verb.name} {flag.name}') words='{' '.join(flag.choices)}'; keys=''; files='' ;;\n"
         for verb in verbs
         for flag in verb.flags
         if flag.choices
     ]
     each = [
         f"      {verb.name}) flags='{' '.join(flag.name for flag in verb.flags)}'; words='{' '.join(verb.words)}'; "
-        f"keys='{' '.join(verb.keys)}' ;;\n"
+        f"keys='{' '.join(verb.keys)}'; files={'yes' if verb.takes_files else ''} ;;\n"
         for verb in verbs
     ]
     return (
         "# expertp: completion for bash\n"
         "_expertp() {\n"
-        "  local line=${COMP_LINE:0:COMP_POINT} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-        "  local current='' flags='' words='' keys=''\n"
+        "  local line=${COMP_LINE:0:COMP_POINT} verb=${COMP_WORDS[1]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
+        "  local current='' flags='' words='' keys='' files='' file=''\n"
+        "  COMPREPLY=()\n"
         "  [[ $line == *[[:space:]] ]] || current=${line##*[[:space:]]}\n"
         "  if (( COMP_CWORD == 1 )); then\n"
         f"    words='{' '.join(verb.name for verb in verbs)}'\n"
         "  else\n"
-        "    case ${COMP_WORDS[1]} in\n" + "".join(each) + "    esac\n"
-        '    case "${COMP_WORDS[1]} $previous" in\n' + "".join(values) + "    esac\n"
+        "    case $verb in\n" + "".join(each) + "    esac\n"
+        '    case "$verb $previous" in\n'
+        + "".join(choices)
+        + f"    {_patterns(verbs, 1)}) return 0 ;;\n    esac\n"
+        + f'    case "$verb ${{COMP_WORDS[COMP_CWORD-2]}}" in {_patterns(verbs, 2)}) return 0 ;; esac\n'
         "  fi\n"
         "  if [[ $current == -* ]]; then\n"
         '    COMPREPLY=($(compgen -W "$flags" -- "$current"))\n'
-        "  elif [[ $current == *=* ]]; then\n"
-        "    COMPREPLY=()\n"
-        "  else\n"
+        "  elif [[ $current != *=* ]]; then\n"
         '    COMPREPLY=($(compgen -W "$words $keys" -- "$current"))\n'
         "    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
+        "    if [[ -n $files && ${#COMPREPLY[@]} -gt 0 ]]; then\n"
+        '      while IFS= read -r file; do COMPREPLY+=("$file"); done < <(compgen -f -- "$current")\n'
+        "    fi\n"
         "  fi\n"
         "  return 0\n"
         "}\n"
         "complete -o default -F _expertp expertp\n"
+    )
+
+
+def _patterns(verbs: Sequence[Verb], place: int) -> str:
+    """Return the patterns of a verb and its flag after which, so many words later, a file may stand."""
+    return "|".join(
+        f"'{verb.name} {flag.name}'"
+        for verb in verbs
+        for flag in verb.flags
+        if flag.values >= place and not flag.choices
     )
 
 
@@ -142,7 +167,7 @@ def zsh(verbs: Sequence[Verb]) -> str:
         f"      words_here=({' '.join(verb.words)}) keys=({' '.join(map(shlex.quote, verb.keys))}) ;;\n"
         for verb in verbs
     ]
-    values = [
+    choices = [
         f"    '{verb.name} {flag.name}') compadd -- {' '.join(flag.choices)}; return ;;\n"
         for verb in verbs
         for flag in verb.flags
@@ -155,7 +180,10 @@ def zsh(verbs: Sequence[Verb]) -> str:
         "  local -a verbs flags words_here keys\n"
         f"  verbs=({described([(verb.name, verb.summary) for verb in verbs])})\n"
         "  if (( CURRENT == 2 )); then _describe verb verbs; return; fi\n"
-        '  case "$words[2] $words[CURRENT-1]" in\n' + "".join(values) + "  esac\n"
+        '  case "$words[2] $words[CURRENT-1]" in\n'
+        + "".join(choices)
+        + f"    {_patterns(verbs, 1)}) _files; return ;;\n  esac\n"
+        + f'  case "$words[2] $words[CURRENT-2]" in {_patterns(verbs, 2)}) _files; return ;; esac\n'
         "  case $words[2] in\n" + "".join(each) + "  esac\n"
         "  if [[ $PREFIX == -* ]]; then _describe flag flags; return; fi\n"
         "  (( $#words_here )) && compadd -- $words_here\n"
@@ -168,13 +196,20 @@ def zsh(verbs: Sequence[Verb]) -> str:
 
 
 def fish(verbs: Sequence[Verb]) -> str:
-    """Return the script for fish."""
-    lines = ["# expertp: completion for fish", "complete -c expertp -n __fish_use_subcommand -f"]
+    """Return the script for fish, which itself completes files beside what the script offers."""
+    lines = [
+        "# expertp: completion for fish",
+        "function __expertp_verb_is",  # __fish_seen_subcommand_from takes any word of the line
+        "    set -l words (commandline -opc)",
+        '    test "$words[2]" = $argv[1]',
+        "end",
+        "complete -c expertp -n __fish_use_subcommand -f",
+    ]
     for verb in verbs:
         lines.append(f"complete -c expertp -n __fish_use_subcommand -a {verb.name} -d {_fish_quoted(verb.summary)}")
-        here = f"complete -c expertp -n '__fish_seen_subcommand_from {verb.name}'"
+        here = f"complete -c expertp -n '__expertp_verb_is {verb.name}'"
         for flag in verb.flags:
-            value = f" -x -a '{' '.join(flag.choices)}'" if flag.choices else " -r" if flag.takes_value else ""
+            value = f" -x -a '{' '.join(flag.choices)}'" if flag.choices else " -r" if flag.values else ""
             lines.append(f"{here} -l {flag.name.removeprefix('--')}{value} -d {_fish_quoted(flag.summary)}")
         lines += [f"{here} -a {_fish_quoted(word)}" for word in (*verb.words, *verb.keys)]
     return "\n".join(lines) + "\n"
