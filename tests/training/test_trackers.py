@@ -26,7 +26,7 @@ from expertp.training.train import train
 
 # A package of the same name that writes what it gets to a file, or does what DOES says.
 FAKE_WANDB = """
-import json, os, select, sys
+import json, os, select, sys, time
 def Settings(**_): pass
 class Run:
     summary = {}
@@ -43,6 +43,8 @@ class Run:
             json.dump(self.lines, file)
         os.rename(place + ".part", place)
 def init(**options):
+    if os.environ.get("DOES") == "start slowly":
+        time.sleep(3)
     if os.environ.get("DOES") == "hang":
         poll = select.poll()
         poll.register(0, 0)
@@ -115,20 +117,64 @@ def test_a_run_ends_well_and_in_time_with_a_tracker_that_does_not(fake, data, tm
 
 
 @pytest.mark.heavy
-def test_a_tracker_that_takes_nothing_costs_nothing_and_one_that_is_killed_is_left_out(fake, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOES", "hang")
+def test_a_run_that_ends_before_its_tracker_has_started_is_tracked_whole(fake, tmp_path, monkeypatch):
+    monkeypatch.setenv("DOES", "start slowly")
+    monkeypatch.setattr(trackers, "END_SECONDS", 2.0)
+    tracker = ProcessTracker("wandb", tmp_path, Labels("run"))
+    tracker.begin(None)
+    for step in range(1, 2001):
+        tracker.log(StepMetrics(step=step, loss=1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tracker.end()
+    _, *steps, end = json.loads(wait_for(tmp_path / "fake.json").read_text(encoding="utf-8"))
+    assert [each["step"] for each in steps] == list(range(1, 2001))
+    assert end["exit_code"] == 0
+
+
+@pytest.mark.heavy
+def test_a_tracker_that_takes_nothing_costs_nothing_and_says_what_it_lost(fake, tmp_path, monkeypatch):
     monkeypatch.setattr(trackers, "END_SECONDS", 0.3)
     tracker = ProcessTracker("wandb", tmp_path, Labels("run"))
     tracker.begin(None)
     process = tracker._process
-    began = time.process_time()
-    for step in range(12_000):
-        tracker.log(StepMetrics(step=step, loss=1.0))
-    assert tracker.lost > 0
-    assert (time.process_time() - began) / 12_000 < 1e-3
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    with pytest.warns(UserWarning, match=r"the tracker wandb has failed: it has ended; see .*wandb\.log; the run"):
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        began = time.process_time()
+        for step in range(12_000):
+            tracker.log(StepMetrics(step=step, loss=1.0))
+        assert (time.process_time() - began) / 12_000 < 1e-3
+        with pytest.warns(
+            UserWarning, match=r"the tracker wandb has failed: it did not take [\d,]+ records; .* has all"
+        ):
+            tracker.end()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.heavy
+def test_a_tracker_that_is_killed_while_a_run_trains_is_left_out(fake, data, tmp_path):
+    class Killed(ProcessTracker):
+        def log(self, metrics):
+            if metrics.step == 2:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            super().log(metrics)
+
+    tracker = Killed("wandb", tmp_path / "run", Labels("run"))
+    failed = r"the tracker wandb has failed: it has ended; see .*wandb\.log; .*run has all records"
+    with pytest.warns(UserWarning, match=failed) as warned:
+        result = train(tiny_run(data, train={"steps": 5}), tmp_path / "run", [tracker])
+    assert (result.status, result.step, len(warned)) == ("finished", 5, 1)
+
+
+@pytest.mark.heavy
+def test_a_tracker_that_has_failed_is_silent(fake, tmp_path):
+    tracker = ProcessTracker("wandb", tmp_path, Labels("run"))
+    tracker.begin(None)
+    os.killpg(tracker._process.pid, signal.SIGKILL)
+    tracker._process.wait()
+    with pytest.warns(UserWarning, match="the tracker wandb has failed: it has ended"):
         tracker.log(StepMetrics(step=12_001, loss=1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,6 +2,7 @@
 
 The first line describes the run, the others its steps; the last says that the run has ended. Without it, the run was
 killed, and is marked as failed. A run that is resumed continues at the tracker: steps that it has are not sent again.
+Lines are read as they come and wait here, so that the run never waits for a tracker.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from queue import Queue
 from typing import Any, Protocol
 
 PROJECT = "expertp"
+# Records that may wait for a slow tracker; further ones wait in the pipe and then in the run's process.
+MOST_WAITING = 2**16
 
 
 class Place:
@@ -104,6 +109,20 @@ class TrackioSink:
         self._trackio.finish()
 
 
+def read_ahead(pipe: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a pipe, which a thread reads as they come; a line that was cut off is left out."""
+    lines: Queue[str | None] = Queue(MOST_WAITING)
+
+    def read() -> None:
+        for line in pipe:
+            if line.endswith("\n"):
+                lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, name="pipe", daemon=True).start()
+    yield from iter(lines.get, None)
+
+
 def pass_on(lines: Iterable[str]) -> None:
     """Send a run to its tracker."""
     source = iter(lines)
@@ -122,4 +141,4 @@ def pass_on(lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    pass_on(sys.stdin)
+    pass_on(read_ahead(sys.stdin))

@@ -26,6 +26,7 @@ from expertp.errors import InputError, how_to_install, one_line
 from expertp.spec import RunSpec, TrackerName
 from expertp.training.records import StepMetrics
 from expertp.training.train import Tracker
+from expertp.util.text import plural
 
 # The package of each tracker, which is also the name of the extra that installs it.
 PACKAGES: Mapping[TrackerName, str] = {
@@ -34,7 +35,7 @@ PACKAGES: Mapping[TrackerName, str] = {
     "wandb-offline": "wandb",
     "trackio": "trackio",
 }
-# Bytes that may wait for a slow tracker, and seconds that the end of a run gives it to take them.
+# Bytes that may wait for a tracker's process, and seconds that the end of a run gives it to take them.
 MOST_WAITING, END_SECONDS = 2**20, 5.0
 
 
@@ -140,7 +141,8 @@ class Guarded:
 class ProcessTracker:
     """Sends metrics to a tracker in another process and never waits for it, except for seconds at the end.
 
-    Records that a slow tracker does not take are lost to it; the run directory has them all.
+    The process takes records as they come and keeps them until the tracker has them. If it does not, records are lost
+    to the tracker, with one warning at the end; the run directory has them all.
 
     Args:
         name: the tracker.
@@ -188,17 +190,21 @@ class ProcessTracker:
         """Say that the run has ended. The process takes its time to store or upload what it has."""
         if self._process is None:
             return
-        self._send({"end": True})
+        self._waiting += _line({"end": True})
+        self._flush()
         ends_at = time.monotonic() + END_SECONDS
         while self._process is not None and self._waiting and time.monotonic() < ends_at:
             assert self._process.stdin is not None
             select.select([], [self._process.stdin], [], 0.1)
             self._flush()
-        if self._process is not None:
+        left = self.lost + self._waiting.count(b"\n")
+        if self._process is not None and left:
+            self._give_up(f"it did not take {plural(left, 'record')}")
+        elif self._process is not None:
             self._close(self._process)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
+        line = _line(message)
         if len(self._waiting) + len(line) > MOST_WAITING:
             self.lost += 1
         else:
@@ -221,7 +227,7 @@ class ProcessTracker:
         process, self._process, self._waiting = self._process, None, b""
         if process is not None:
             self._close(process)
-        warnings.warn(f"the tracker {self.name} has failed: {one_line(why)}; the run goes on without it", stacklevel=4)
+        warnings.warn(f"the tracker {self.name} has failed: {one_line(why)}; {self.out} has all records", stacklevel=4)
 
     @staticmethod
     def _close(process: subprocess.Popen[bytes]) -> None:
@@ -229,3 +235,7 @@ class ProcessTracker:
         with suppress(OSError):  # the process has ended
             process.stdin.close()
         threading.Thread(target=process.wait, name="tracker", daemon=True).start()
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
