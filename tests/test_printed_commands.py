@@ -222,10 +222,13 @@ def test_every_command_that_the_demo_prints_runs_as_printed(tmp_path: Path, proc
     suggested += re.findall(r"^to decide .*?: (expertp [^(\n]*)", printed, re.M)
     assert [line.split()[1] for line in ran] == ["plan", "prepare", "sweep", "coordcheck", "report"]
     assert {line.split()[-1 if "--until" in line else 1] for line in suggested} == {"init", "decided"}
+    process("expertp init")  # as suggested
     after = [again for line in ran for again in re.findall(r"^next: (expertp .*)$", process(line), re.M)]
-    assert {line.split()[1] for line in after} >= {"capacity", "init", "report"}
+    assert {line.split()[1] for line in after} >= {"capacity", "train", "report"}
+    after += re.findall(r"^next: (expertp .*)$", process("expertp demo --out 'my demo'"), re.M)
+    assert after[-1] == "expertp plan --base configs/base.yaml --target configs/target.yaml"
     for line in dict.fromkeys([*after, *suggested]):
-        if "--open" in line or line == "expertp init":  # a browser; files that exist
+        if "--open" in line or line == "expertp init":  # a browser; has run above
             continue
         small = " train.steps=3 train.warmup_steps=1 train.eval_every=0" if "expertp train" in line else ""
         process(line.replace("--until decided", "--until decided --minutes 0.05") + small)

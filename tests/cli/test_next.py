@@ -23,18 +23,33 @@ FOLLOWS = {
     "plan --hf base.json target.json hps.lr=0.1": "expertp capacity target.json --fit",
     "planner": "expertp init",
     "planner --base base.yaml --target target.yaml": "expertp plan --base base.yaml --target target.yaml",
+    "planner --target target.yaml --steps 50 model.n_embd=4096 hps.lr=0.1": (
+        "expertp plan --base base.yaml --target target.yaml --steps 50 model.n_embd=4096 hps.lr=0.1"
+    ),
+    "planner --base base.yaml model.n_act=3": "expertp init",  # another sparsity, which `plan` refuses
+    "planner --hf base.json target.json hps.lr=0.1": "expertp plan --hf base.json target.json hps.lr=0.1",
     "capacity target.yaml --devices 8": "expertp capacity target.yaml --devices 8 --fit",
     "capacity target.yaml --fit": "expertp planner --target target.yaml",
     "capacity run.yaml --fit parallel.experts=2": "expertp train run.yaml --out out/run parallel.experts=2",
-    "capacity config.json --fit": None,
+    "capacity target.yaml --fit train.micro_batch=2 model.n_embd=4096": (
+        "expertp planner --target target.yaml model.n_embd=4096"
+    ),
+    "capacity config.json --fit": "expertp plan --hf config.json config.json hps.lr=0.01 hps.init_std=0.02",
+    "capacity plan.json --fit": "expertp doctor",
+    "capacity run --fit": "expertp watch run",
     "show run.yaml train.steps=50": "expertp train run.yaml --out out/run train.steps=50",
     "show study.yaml": "expertp sweep study.yaml --dry-run",
     "show base.yaml": "expertp planner --base base.yaml",
+    "show base.yaml model.n_embd=32 hps.lr=0.1": "expertp planner --base base.yaml hps.lr=0.1",
     "show theory.yaml": "expertp theory solve theory.yaml",
     "init": "expertp plan --base configs/base.yaml --target configs/target.yaml",
     "train run.yaml --out 'my run'": "expertp generate 'my run' --prompt Once",
     "generate out/run --prompt 'a b'": "expertp generate out/run --prompt 'a b' --samples 3 --top-p 0.9",
+    "generate out/run --top-p 0.5": "expertp generate out/run --top-p 0.5 --samples 3",
+    "generate out/run --samples=1": "expertp generate out/run --samples=1 --top-p 0.9",
+    "generate out/run --top-p 0.5 --samples 1": "expertp demo",
     "generate out/run --samples 2": "expertp demo",
+    "generate out/run --temperature 0": "expertp demo",  # all samples are the same
     "sweep study.yaml --dry-run --until decided": "expertp sweep study.yaml --until decided --out studies/study",
     "sweep study.yaml --out s --workers 2 --dry-run": "expertp sweep study.yaml --out s --workers 2",
     "sweep study.yaml --out s": "expertp report s",
@@ -50,14 +65,17 @@ FOLLOWS = {
     "paper list": "expertp paper make bias-shift --dry-run",
     "paper make bias-shift --out p --dry-run": "expertp paper make bias-shift --out p",
     "paper make bias-shift --out p": "expertp paper page --out p",
-    "paper page": None,
+    "paper page": "expertp theory compare",
     "theory solve theory.yaml eta=0.1": "expertp theory compare theory.yaml eta=0.1",
     "theory size": "expertp theory verify",
-    "theory verify": None,
+    "theory verify --only gates": "expertp theory verify --only gates --full",
+    "theory verify --full": "expertp paper list",
     "bench experts": "expertp doctor",
-    "watch studies/first": "expertp status studies/first",
+    "watch swept": "expertp status swept",
+    "watch run": "expertp capacity run --fit",
+    "watch nothing": "expertp init",
     "completion bash": 'eval "$(expertp completion bash)"',
-    "completion fish": None,
+    "completion fish": "expertp completion fish | source",
     "doctor": "expertp demo",
 }
 
@@ -74,6 +92,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (tmp_path / "swept").mkdir()
     (tmp_path / "swept/study.json").write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/run.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "olmoe"}')
+    (tmp_path / "plan.json").write_text('{"target": {}, "groups": {}}')
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -90,9 +112,32 @@ def test_the_next_command_follows_and_parses(line: str) -> None:
     verb, *words = shlex.split(line)
     found = NEXT[verb](build_parser(verb).parse_intermixed_args(words), words)
     assert found == FOLLOWS[line]
-    if found is not None and found.startswith("expertp "):
-        _, verb, *words = shlex.split(found)
+    if found.startswith("expertp "):
+        _, verb, *words = shlex.split(found.removesuffix(" | source"))
         assert build_parser(verb).parse_intermixed_args(words).run
+
+
+@pytest.mark.usefixtures("on_terminal")
+@pytest.mark.parametrize("before", ["demo", "planner", "planner --base configs/base.yaml"])
+def test_starter_files_that_exist_are_planned_and_never_overwritten(
+    before: str, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *words = before.split()
+
+    def follow() -> str:
+        """Return the next command after running it."""
+        line = NEXT[verb](build_parser(verb).parse_intermixed_args(words), words)
+        assert say(*shlex.split(line)[1:])[0] == 0
+        return line
+
+    if "--base" in before:
+        assert say("init")[0] == 0
+    else:
+        assert follow() == "expertp init"
+    assert follow() == "expertp plan --base configs/base.yaml --target configs/target.yaml"
+    Path("configs/target.yaml").unlink()
+    assert [follow(), follow()] == ["expertp init my-model", "expertp init my-model-2"]
 
 
 @pytest.mark.usefixtures("folder", "on_terminal")

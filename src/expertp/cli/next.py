@@ -1,7 +1,7 @@
 """The one next command: what every verb suggests at its end, on terminals only.
 
 It goes to standard error, never with --json, and only after a command that ended well. A suggestion runs as printed,
-from the same working directory. `NEXT` has one function per verb; None means that nothing sensible follows.
+from the same working directory. `NEXT` has one function per verb.
 """
 
 import argparse
@@ -9,11 +9,15 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
-from expertp.cli.init import DIRECTORY
+from expertp.cli.init import DIRECTORY, STARTERS
+from expertp.config import load_base, load_target, sections_of, split_overrides
 from expertp.errors import InputError
+from expertp.plan import plan
 from expertp.report import commands
+from expertp.spec import BaseHPs, ModelSpec
 from expertp.util.machine import rank_and_ranks
 from expertp.util.plain_yaml import read_yaml
 from expertp.util.text import command
@@ -33,8 +37,7 @@ def suggest(verb: str, args: Args, words: Words) -> None:
     if not is_read_by_people() or getattr(args, "json", False):
         return
     with suppress(InputError, OSError):  # a suggestion never fails a command
-        if line := NEXT[verb](args, words):
-            print(f"next: {line}", file=sys.stderr)
+        print(f"next: {NEXT[verb](args, words)}", file=sys.stderr)
 
 
 def is_read_by_people() -> bool:
@@ -51,36 +54,63 @@ def _after_plan(args: Args, words: Words) -> str:
 
 
 def _after_planner(args: Args, words: Words) -> str:
+    """Return the plan of the page's models, or of the files of one directory."""
     del words
-    return command("plan", "--base", args.base, "--target", args.target) if args.base and args.target else _init()
+    if args.hf:
+        return command("plan", "--hf", *args.hf, *_steps(args.steps), *args.overrides)
+    folder = (args.base or args.target or Path(DIRECTORY, "base.yaml")).parent
+    base, target = args.base or folder / "base.yaml", args.target or folder / "target.yaml"
+    return _plan(base, target, args.overrides, args.steps) or _init()
 
 
-def _after_capacity(args: Args, words: Words) -> str | None:
+def _plan(base: Path, target: Path, overrides: Words = (), steps: int | None = None) -> str | None:
+    """Return the command that plans two files, or None if it would refuse them."""
+    try:
+        sections = split_overrides(overrides, {"model": ModelSpec, "hps": BaseHPs})
+        model, hps = load_base(base, sections["hps"])
+        plan(model, load_target(target, sections["model"]), hps, steps=steps)
+    except (InputError, OSError):
+        return None
+    return command("plan", "--base", base, "--target", target, *_steps(steps), *overrides)
+
+
+def _steps(steps: int | None) -> tuple[object, ...]:
+    return ("--steps", steps) if steps else ()
+
+
+def _after_capacity(args: Args, words: Words) -> str:
     if not args.fit:
         return command("capacity", *words, "--fit")
-    if args.file.suffix not in (".yaml", ".yml"):
-        return None
-    return _after_file(args.file, args.overrides)
+    if args.file.suffix in (".yaml", ".yml"):
+        return _after_file(args.file, args.overrides)
+    if (args.file / "run.json").is_file():
+        return command("watch", args.file)
+    config = args.file / "config.json" if args.file.is_dir() else args.file
+    with suppress(InputError):  # a plan may be larger than a file of settings
+        if {"model_type", "text_config"} & sections_of(config).keys():
+            return command("plan", "--hf", args.file, args.file, "hps.lr=0.01", "hps.init_std=0.02")
+    return command("doctor")
 
 
-def _after_show(args: Args, words: Words) -> str | None:
+def _after_show(args: Args, words: Words) -> str:
     del words
     return _after_file(Path(args.file), args.overrides)
 
 
-def _after_file(path: Path, overrides: Words) -> str | None:
+def _after_file(path: Path, overrides: Words) -> str:
     """Return what is done with a file, by its kind."""
-    from expertp.cli.show import settings
+    from expertp.cli.show import kind_of
 
-    match settings(str(path), overrides).kind:
+    match kind_of(sections_of(path)):
         case "run":
             return command("train", path, "--out", Path("out", path.stem), *overrides)
         case "study":
             return command("sweep", path, "--dry-run", *overrides)
         case "theory":
             return command("theory", "solve", path, *overrides)
-        case kind:  # base or target
-            return command("planner", f"--{kind}", path, *overrides)
+        case kind:  # base or target; the planner's model.* are those of the target
+            section = "hps." if kind == "base" else "model."
+            return command("planner", f"--{kind}", path, *(text for text in overrides if text.startswith(section)))
 
 
 def _after_init(args: Args, words: Words) -> str:
@@ -95,10 +125,12 @@ def _after_prepare(args: Args, words: Words) -> str:
 
     del words
     dataset, run_file = open_dataset(str(args.out)), Path(DIRECTORY, "run.yaml")
+    first = ""
+    if not run_file.exists():
+        first, run_file = f"{_init()} && ", _new_folder() / "run.yaml"
     overrides = [f"train.data={args.out}"]
     overrides += [f"model.vocab_size={padded_vocab_size(dataset.vocab_size)}"] if dataset.vocab_size else []
     overrides += [] if dataset.val.tokens else ["train.eval_every=0"]
-    first = "" if run_file.exists() else f"{_init()} && "
     return first + command("train", run_file, "--out", Path("out", Path(args.out).name), *overrides)
 
 
@@ -107,10 +139,13 @@ def _after_train(args: Args, words: Words) -> str:
     return command("generate", args.out, "--prompt", "Once")
 
 
-def _after_generate(args: Args, words: Words) -> str | None:
-    if args.samples > 1:
+def _after_generate(args: Args, words: Words) -> str:
+    """Return the command that samples more texts, with what is not given yet."""
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    more = [(flag, value) for flag, value in (("--samples", 3), ("--top-p", 0.9)) if flag not in given]
+    if args.samples > 1 or args.temperature == 0 or not more:
         return command("demo")
-    return command("generate", *words, "--samples", 3, "--top-p", 0.9)
+    return command("generate", *words, *chain(*more))
 
 
 def _after_sweep(args: Args, words: Words) -> str:
@@ -138,6 +173,17 @@ def _after_status(args: Args, words: Words) -> str:
     return commands.sweep(directory.path, *adaptive)
 
 
+def _after_watch(args: Args, words: Words) -> str:
+    del words
+    if (args.directory / "study.json").exists():
+        return command("status", args.directory)
+    if not (args.directory / "run.json").exists():
+        return _begin()
+    if (args.directory / "summary.json").exists():
+        return command("generate", args.directory, "--prompt", "Once")
+    return command("capacity", args.directory, "--fit")
+
+
 def _after_tune(args: Args, words: Words) -> str:
     if args.dry_run:
         return _without_dry_run("tune", args, words)
@@ -157,7 +203,7 @@ def _after_coordcheck(args: Args, words: Words) -> str:
     return command("sweep", args.study_file, "--dry-run", *args.overrides)
 
 
-def _after_paper(args: Args, words: Words) -> str | None:
+def _after_paper(args: Args, words: Words) -> str:
     if args.dry_run:
         return command("paper", *(word for word in words if word != "--dry-run"))
     match args.action:
@@ -165,27 +211,48 @@ def _after_paper(args: Args, words: Words) -> str | None:
             return command("paper", "make", "bias-shift", "--dry-run")
         case "make" | "all":
             return command("paper", "page", "--out", args.out)
-        case _:
-            return None
+        case _:  # page
+            return command("theory", "compare")
 
 
-def _after_report(args: Args, words: Words) -> str | None:
+def _after_completion(args: Args, words: Words) -> str:
+    """Return the command that loads the script into the shell."""
+    script = command("completion", *words)
+    return f"{script} | source" if args.shell == "fish" else f'eval "$({script})"'
+
+
+def _after_report(args: Args, words: Words) -> str:
     if args.open:
         return command("coordcheck", Path(args.directory) / "study.json", "--out", Path(args.directory) / "coordcheck")
     return command("report", *words, "--open")
 
 
-def _after_theory(args: Args, words: Words) -> str | None:
-    del words
-    order = {"solve": "compare", "simulate": "compare", "compare": "size", "size": "verify", "soft-router": "verify"}
-    if args.what not in order:
-        return None
+def _after_theory(args: Args, words: Words) -> str:
+    if args.what == "verify":
+        return command("paper", "list") if args.full else command("theory", *words, "--full")
+    after = {"solve": "compare", "simulate": "compare", "compare": "size"}.get(args.what, "verify")
     problem = [args.problem_file, *args.overrides] if args.problem_file else args.overrides
-    return command("theory", order[args.what], *(problem if order[args.what] != "verify" else ()))
+    return command("theory", after, *(problem if after != "verify" else ()))
 
 
-def _init(*_: object) -> str:
-    return command("init")
+def _begin(*_: object) -> str:
+    """Return the plan of the starter files, or the command that writes them."""
+    return _plan(Path(DIRECTORY, "base.yaml"), Path(DIRECTORY, "target.yaml")) or _init()
+
+
+def _init() -> str:
+    folder = _new_folder()
+    return command("init", *([] if folder == Path(DIRECTORY) else [folder]))
+
+
+def _new_folder() -> Path:
+    """Return the first directory to which `expertp init` can write the starter files."""
+
+    def is_free(path: Path) -> bool:
+        return not path.exists() or (path.is_dir() and not any((path / name).exists() for name in STARTERS))
+
+    names = chain([DIRECTORY, "my-model"], (f"my-model-{number}" for number in count(2)))
+    return next(path for path in map(Path, names) if is_free(path))
 
 
 def _demo(*_: object) -> str:
@@ -197,8 +264,8 @@ def _without_dry_run(verb: str, args: Args, words: Words) -> str:
     return command(verb, *(word for word in words if word != "--dry-run"), *out)
 
 
-NEXT: Mapping[str, Callable[[Args, Words], str | None]] = {
-    "demo": _init,
+NEXT: Mapping[str, Callable[[Args, Words], str]] = {
+    "demo": _begin,
     "plan": _after_plan,
     "planner": _after_planner,
     "capacity": _after_capacity,
@@ -209,13 +276,13 @@ NEXT: Mapping[str, Callable[[Args, Words], str | None]] = {
     "generate": _after_generate,
     "sweep": _after_sweep,
     "status": _after_status,
-    "watch": lambda args, _: command("status", args.directory),
+    "watch": _after_watch,
     "tune": _after_tune,
     "coordcheck": _after_coordcheck,
     "paper": _after_paper,
     "report": _after_report,
     "theory": _after_theory,
     "bench": lambda *_: command("doctor"),
-    "completion": lambda args, _: f'eval "$(expertp completion {args.shell})"' if args.shell != "fish" else None,
+    "completion": _after_completion,
     "doctor": _demo,
 }

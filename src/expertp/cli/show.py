@@ -6,7 +6,7 @@ say where a value comes from; values without a mark are those of FILE. Paths are
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def settings(path: str, overrides: Sequence[str] = ()) -> Settings:
     """Read a file of any kind, and find out where each of its values comes from."""
-    kind = _kind_of(section_names(path))
+    kind = kind_of(section_names(path))
     sections, given = LOADERS[kind](path, overrides)
     dotted = [text.partition("=")[0].split(".") for text in overrides]
     changed = {".".join(parts[:2]) for parts in dotted} | {parts[0] for parts in dotted if len(parts) == 1}
@@ -110,7 +110,7 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def _kind_of(names: Sequence[str]) -> str:
+def kind_of(names: Iterable[str]) -> str:
     """Return the kind of file that has all these sections, or most of them."""
     known = {
         "target": {"model"},
