@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
@@ -184,6 +184,19 @@ def run_id(run: RunSpec, data_hash: str) -> str:
         if not tree[section]:
             del tree[section]
     return content_hash({"run": tree, "data": data_hash})
+
+
+def first_difference(there: RunSpec, here: RunSpec, ignored: Mapping[str, Iterable[str]] = MappingProxyType({})) -> str:
+    """Return the first setting in which two runs differ, as text, or an empty string; `ignored` has keys by section."""
+    theirs = there.to_dict()
+    for section, ours in here.to_dict().items():
+        fields = ours if isinstance(ours, dict) else {"": ours}
+        others = theirs[section] if isinstance(ours, dict) else {"": theirs[section]}
+        for key in {**fields, **others}:
+            if key not in ignored.get(section, ()) and fields.get(key) != others.get(key):
+                name = f"{section}.{key}" if key else section
+                return f"{name}={others.get(key)} there, {fields.get(key)} here"
+    return ""
 
 
 def content_hash(tree: object) -> str:

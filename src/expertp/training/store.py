@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expertp.config import OPERATIONAL, run_from_dict, run_id
+from expertp.config import OPERATIONAL, first_difference, run_from_dict, run_id
 from expertp.errors import DamagedError, InputError
 from expertp.spec import RunSpec
 from expertp.training.records import RunResult, StepMetrics
@@ -293,14 +293,6 @@ def _as_lines(records: Iterable[StepMetrics]) -> bytes:
 
 
 def _difference(there: RunDirectory, run: RunSpec, data_hash: str) -> str:
-    """Return the first field in which two runs differ."""
-    theirs = there.run.to_dict()
-    for section, ours in run.to_dict().items():
-        if not isinstance(ours, dict):
-            if ours != theirs[section]:
-                return f"{section}={theirs[section]} there, {ours} here"
-            continue
-        for key, value in ours.items():
-            if key not in OPERATIONAL.get(section, ()) and value != theirs[section].get(key):
-                return f"{section}.{key}={theirs[section].get(key)} there, {value} here"
-    return "other data" if data_hash != there.data_hash else "written by another version"
+    """Return in what two runs of different identities differ."""
+    others = "other data" if data_hash != there.data_hash else "written by another version"
+    return first_difference(there.run, run, OPERATIONAL) or others

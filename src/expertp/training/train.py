@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from expertp.config import run_id
+from expertp.config import first_difference
 from expertp.data import Dataset, open_dataset
 from expertp.errors import InputError
 from expertp.model.balance import load_deviation
@@ -68,10 +68,10 @@ def train(
             "or give the ranks of `launched_ranks`"
         )
     run, dataset, device = ranks.agreed(lambda: _checked(run, ranks))
+    _check_same(run, dataset, device, ranks)
     with ExitStack() as stack:
         opened = open_run(out, run, dataset, _environment(run, device, ranks))
         directory = ranks.first(lambda: stack.enter_context(opened))
-        _check_same(directory, run_id(run, dataset.content_hash), ranks)
         result = ranks.first(directory.summary)
         if result is not None and result.has_ended:
             return result
@@ -87,14 +87,19 @@ def _checked(run: RunSpec, ranks: Ranks) -> tuple[RunSpec, Dataset, str]:
     return run, dataset, device
 
 
-def _check_same(directory: RunDirectory, identity: str, ranks: Ranks) -> None:
-    """Raise `InputError` if a rank has read another run file or other data than rank 0."""
-    others = [rank for rank, each in enumerate(ranks.gathered(identity)) if each != directory.identity]
-    if others:
-        raise InputError(
-            f"{directory.path}: rank {others[0]} has another run file or other data than rank 0; give all machines the "
-            "same files"
-        )
+def _check_same(run: RunSpec, dataset: Dataset, device: str, ranks: Ranks) -> None:
+    """Raise `InputError` if a rank has other settings, other data or another kind of device than rank 0.
+
+    Settings that are not part of a run's identity count as well: they say when ranks exchange what.
+    """
+    found = run.replace(train=run.train.replace(data=f"hash {dataset.content_hash}", device=device))
+    first, *others = ranks.gathered(found)
+    for rank, other in enumerate(others, 1):
+        if difference := first_difference(other, first):
+            raise InputError(
+                f"rank {rank} has other settings or other data than rank 0 ({difference}); give all ranks the same run "
+                "file, overrides and data"
+            )
 
 
 class _RecordedRun:
