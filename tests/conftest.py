@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 # Fixtures that take long to make and are shared by many tests: with --dist loadgroup, these tests run in one process.
 SHARED_FIXTURES = (
     *("directory", "templates", "at_base", "trained", "table", "six_steps", "slurm", "ray", "browser"),
-    *("two_ranks", "four_ranks"),
+    *("two_ranks", "four_ranks", "on_two_ranks"),
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from expertp.training.records import CLOCK_FIELDS
 
-PROGRAM = Path(__file__).with_name("rank_program.py")
+PROGRAM, COMMANDS = (Path(__file__).with_name(name) for name in ("rank_program.py", "rank_commands.py"))
 
 
 def do_jobs(
@@ -33,6 +33,17 @@ def do_jobs(
     assert process.returncode == lost, errors[-3000:]
     assert not errors, errors[-3000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def do_commands(
+    size: int, folder: Path, commands: list[dict[str, Any]], seconds: float = 500.0
+) -> list[dict[str, Any]]:
+    """Let ranks run command lines; return the exit codes of all ranks and the lines that they print."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "commands.json").write_text(json.dumps(commands))
+    subprocess.run([sys.executable, str(COMMANDS), str(size), str(folder)], check=True, timeout=seconds)
+    outcomes: list[dict[str, Any]] = json.loads((folder / "outcomes.json").read_text())
+    return outcomes
 
 
 def records(out: Path) -> list[dict[str, Any]]:

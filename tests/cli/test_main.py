@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -330,3 +331,44 @@ def test_a_process_that_waits_for_the_others_says_so(tmp_path: Path) -> None:
         line = process.stderr.readline()
         process.kill()
     assert f"rank 1 of 2 has waited 0 s for the others at 127.0.0.1:{port}; do all run, and reach this address?" in line
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [(OSError(5, "Input/output error", "tokens.bin"), 2, "tokens.bin: Input"), (MemoryError(), 1, "out of memory")],
+)
+def test_of_several_ranks_one_reports_an_error_of_the_system(
+    error: Exception,
+    code: int,
+    message: str,
+    rank: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("expertp.cli.main.RANK_0_SECONDS", 0.0)
+
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("expertp.cli.main.run_verb", fail)
+    assert main(["train", "run.yaml", "--out", "out"]) == code
+    assert capsys.readouterr().err.count(message) == (rank == 0)
+    assert main(["trian", "run.yaml"]) == 2
+    assert capsys.readouterr().err.count("unknown verb") == (rank == 0)
+
+
+def test_a_rank_ends_with_its_exit_code_whatever_happens_while_python_shuts_down() -> None:
+    """A thread of torch's process groups may then abort the process."""
+    program = (
+        "import atexit, os, sys; atexit.register(os.abort); from expertp.cli.main import main; "
+        "sys.argv = ['expertp', 'train', 'run.yaml', '--out', 'out']; sys.exit(main())"
+    )
+    environment = {name: value for name, value in {**os.environ, **ALONE_OF_TWO}.items() if name != "MASTER_ADDR"}
+    finished = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.returncode == 2
+    assert "MASTER_ADDR must be set" in finished.stderr

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from expertp.errors import InputError, RunError, did_you_mean, one_line, shown
-from expertp.util.machine import is_out_of_memory, rank_and_ranks, refuse_other_ranks
+from expertp.util.machine import end_rank, is_out_of_memory, rank_and_ranks, refuse_other_ranks
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 # How long the other ranks let rank 0 speak: torchrun ends all of them as soon as one has ended.
@@ -140,19 +140,28 @@ def run_verb(verb: str, words: Sequence[str]) -> tuple[int, argparse.Namespace]:
 
 
 def _speaks(argv: Sequence[str]) -> bool:
-    """Return whether this process prints errors: of several that compute together, rank 0 speaks for all of them."""
+    """Return whether this process prints errors: of several that compute together, rank 0 speaks for all of them.
+
+    Verbs that only read say the same on every rank, and so do their errors.
+    """
     rank, ranks = rank_and_ranks()
-    return rank == 0 or ranks == 1 or not argv or argv[0] not in (*ONE_PROCESS, "train")
+    return rank == 0 or ranks == 1 or not argv or argv[0] in VERBS.keys() - {*ONE_PROCESS, "train"}
 
 
-def _let_rank_0_speak() -> None:
-    """Wait until rank 0 has ended: when a rank has ended, torchrun sends SIGTERM to all others."""
+def _report(error: str, argv: Sequence[str]) -> None:
+    """Print an error once: the other ranks leave it to rank 0, and wait until it has ended.
+
+    When a rank has ended, torchrun sends SIGTERM to all others.
+    """
+    if _speaks(argv):
+        return _say(error)
     is_told = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
-        return
+        return None
     before = signal.signal(signal.SIGTERM, lambda *_: is_told.set())
     is_told.wait(RANK_0_SECONDS)
     signal.signal(signal.SIGTERM, before)
+    return None
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -164,8 +173,9 @@ def _say(message: str) -> None:
     print(one_line(f"expertp: {message}"), file=sys.stderr)
 
 
-def _say_interrupted() -> int:
-    _say("interrupted; run the same command to resume")
+def _say_interrupted(argv: Sequence[str]) -> int:
+    if _speaks(argv):
+        _say("interrupted; run the same command to resume")
     return EXIT_INTERRUPTED
 
 
@@ -177,7 +187,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     warnings.showwarning = _show_warning if _speaks(arguments) else lambda *_, **__: None
     with _interrupted_once(is_ending=argv is None) as interrupted:
-        return _main(arguments, interrupted)
+        code = _main(arguments, interrupted)
+    if argv is None:
+        end_rank(code)
+    return code
 
 
 @contextmanager
@@ -214,30 +227,28 @@ def _main(argv: Sequence[str], interrupted: threading.Event) -> int:
         sys.stdout.flush()
         return code
     except (InputError, RunError) as error:
-        if _speaks(argv):
-            _say(str(error))
-        else:
-            _let_rank_0_speak()
+        _report(str(error), argv)
         return EXIT_BAD_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except KeyboardInterrupt:
-        return _say_interrupted()
+        return _say_interrupted(argv)
     except Exception as error:
         if (
             interrupted.is_set()
         ):  # an extension that calls Python may raise an error of its own in place of the interrupt
-            return _say_interrupted()
+            return _say_interrupted(argv)
         if is_out_of_memory(error):
-            _say("out of memory; use a smaller model, a smaller train.micro_batch or fewer --workers, and run again")
+            what = "out of memory; use a smaller model, a smaller train.micro_batch or fewer --workers, and run again"
+            _report(what, argv)
             return EXIT_FAILED
         if not isinstance(error, OSError):
             raise
         # The second name is that of the file which a temporary one could not replace.
         name = error.filename2 or error.filename
         where = f"{name}: " if name else ""
-        _say(f"{where}{error.strerror or error}; {OS_HINTS.get(error.errno or 0, 'check the path')}")
+        _report(f"{where}{error.strerror or error}; {OS_HINTS.get(error.errno or 0, 'check the path')}", argv)
         return EXIT_BAD_INPUT
 
 

@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
         is_drawn, steps = None if ranks.is_first else False, spec.train.steps
         with Reporter("train", total=steps, terminal=is_drawn, shows_time=False) as reporter, stop_signal() as stop:
             progress = _Progress(reporter)
-            trackers: list[Tracker] = []
-            if ranks.is_first:
-                trackers = [progress, *(make_tracker(name, args.out) for name in dict.fromkeys(args.track))]
+            names = dict.fromkeys(args.track if ranks.is_first else ())
+            made = ranks.agreed(lambda: [make_tracker(name, args.out) for name in names])
+            trackers: list[Tracker] = [progress, *made] if ranks.is_first else []
             result = train(spec, args.out, trackers, should_stop=stop.received, ranks=ranks)
     if ranks.is_first:
         _print(result, args, progress)

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_default_store
 
-from expertp.errors import DamagedError, InputError, RunError, shown
+from expertp.errors import BusyError, DamagedError, InputError, RunError, one_line, shown
 from expertp.util.machine import check_launcher, local_rank_and_ranks, rank_and_ranks
 
 # First port, and number of ports, from which srun's ranks choose that of their meeting.
@@ -29,6 +30,9 @@ LATE_SECONDS = 30.0
 HAS_ENDED = re.compile(
     r"[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Tt]imed out|[Tt]imeout|[Rr]emote process exited|read error"
 )
+
+# Key of the store of the ranks: the error of a rank that has failed without the others.
+LAST_WORDS = "last words"
 
 # Errors of which rank 0 tells the user in one line.
 TOLD = (InputError, RunError, OSError)
@@ -132,8 +136,9 @@ def launched_ranks(on_wait: Callable[[str], None] = lambda _: None) -> Iterator[
                 world_size=size,
             )
         try:
-            yield Ranks(rank, size, local_size)
-            dist.barrier()  # without it, a process that ends first may abort the others
+            with naming_lost_ranks(), _leaving_last_words(rank):
+                yield Ranks(rank, size, local_size)
+                dist.barrier()  # without it, a process that ends first may abort the others
         finally:
             dist.destroy_process_group()
 
@@ -193,7 +198,7 @@ def _to_tell(error: Exception) -> Exception:
     """Return an error that other ranks can raise: of a type that the command line reports as one line."""
     if isinstance(error, OSError):
         return InputError(f"{error.filename}: {error.strerror}; check the path" if error.filename else str(error))
-    for kind in (DamagedError, InputError, RunError):
+    for kind in (DamagedError, BusyError, InputError, RunError):
         if isinstance(error, kind):
             return kind(str(error))
     return RunError(f"another rank has failed ({type(error).__name__}: {error})")
@@ -201,15 +206,39 @@ def _to_tell(error: Exception) -> Exception:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Raise `RunError` where a collective failed because another process has ended."""
+    """Raise `RunError` where a collective failed because another process has ended, with its error if it left one."""
     try:
         yield
-    except RunError:
-        raise
     except RuntimeError as error:
-        if not HAS_ENDED.search(str(error)):
+        if not _is_lost(error):
             raise
-        raise RunError(
-            "another process of the run has ended or cannot be reached; run the same command again; it continues from "
-            "the last checkpoint"
-        ) from error
+        what = _last_words() or "another process of the run has ended or cannot be reached"
+        raise RunError(f"{what}; run the same command again; it continues from the last checkpoint") from error
+
+
+@contextmanager
+def _leaving_last_words(rank: int) -> Iterator[None]:
+    """If another rank than 0 fails, leave its error in the store of the ranks: rank 0 speaks for all of them."""
+    try:
+        yield
+    except Exception as error:
+        if rank > 0 and not _is_lost(error):
+            with suppress(Exception):  # rank 0 may have ended, and the store with it
+                words = one_line(f"rank {rank} has failed ({type(error).__name__}: {error})")
+                _get_default_store().set(LAST_WORDS, words)
+        raise
+
+
+def _last_words() -> str:
+    """Return the error that another rank has left, or an empty string."""
+    with suppress(Exception):
+        if (store := _get_default_store()).check([LAST_WORDS]):
+            words: str = store.get(LAST_WORDS).decode()
+            return words
+    return ""
+
+
+def _is_lost(error: Exception) -> bool:
+    """Return whether a collective failed because another process has ended."""
+    is_of_torch = isinstance(error, RuntimeError) and not isinstance(error, RunError)
+    return is_of_torch and HAS_ENDED.search(str(error)) is not None

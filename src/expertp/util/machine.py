@@ -5,7 +5,9 @@ import errno
 import os
 import platform
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -137,6 +139,18 @@ def refuse_other_ranks(what: str) -> None:
             f"a launcher has started {ranks} processes, but {what} is one process; start it without torchrun or srun "
             "-n (and unset WORLD_SIZE)"
         )
+
+
+def end_rank(code: int) -> None:
+    """End this process at once if it is one of several ranks; call it when all is written.
+
+    A thread of torch's process groups may abort a process while Python shuts down, and with it the exit code.
+    """
+    if rank_and_ranks()[1] > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:

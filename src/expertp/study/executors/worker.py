@@ -18,7 +18,7 @@ from expertp.study.store import read_study, settle_device
 from expertp.study.sweep import PartedError, work
 from expertp.training.ranks import launched_ranks
 from expertp.util.files import FullDiskError, not_writable
-from expertp.util.machine import rank_and_ranks
+from expertp.util.machine import end_rank, rank_and_ranks
 
 
 def main(path: str, parent: int) -> int:
@@ -53,8 +53,5 @@ def main(path: str, parent: int) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1], int(sys.argv[2]))
-    if rank_and_ranks()[1] > 1:
-        # All is written. A thread of torch's process groups may abort a process while Python shuts down.
-        sys.stderr.flush()
-        os._exit(code)
+    end_rank(code)
     sys.exit(code)
