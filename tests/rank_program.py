@@ -13,9 +13,11 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import torch.distributed.fsdp
 from adapters.float64 import Float64
 from adapters.tiny import build as build_family
 from adapters.tiny import wider
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.tensor import DTensor
 
 from expertp.adapters.adapted import adapt
@@ -32,6 +35,8 @@ from expertp.config import build
 from expertp.data import open_dataset
 from expertp.errors import InputError, RunError
 from expertp.spec import BaseHPs, RunSpec
+from expertp.study.store import read_study
+from expertp.study.sweep import work
 from expertp.training.checkpoints import resume
 from expertp.training.loop import TrainingLoop
 from expertp.training.parallel import own_part
@@ -39,6 +44,7 @@ from expertp.training.ranks import Ranks, launched_ranks
 from expertp.training.store import read_run
 from expertp.training.traffic import Traffic
 from expertp.training.train import train
+from expertp.util.files import exclusive
 
 # Sizes of the experts of runs that are counted; they tell expert weights from other saved tensors.
 WIDTH, HIDDEN = 32, 48
@@ -127,6 +133,21 @@ def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def do_work(ranks: Ranks, study: str, held: str) -> list[str]:
+    """Work on a study whose runs others hold for longer than a rank waits for a collective; return its results."""
+    directory = read_study(study)
+    _set_pg_timeout(timedelta(seconds=2))
+    with contextlib.ExitStack() as stack:
+        if ranks.is_first:
+            for identity in directory.runs:
+                lease, lock = directory.at_work(identity), exclusive(directory.place(identity), "busy")
+                stack.enter_context(lease if held == "lease" else lock)
+            threading.Timer(5, stack.close).start()
+        work(directory, lambda: False, ranks)
+    _set_pg_timeout(timedelta(minutes=30))
+    return [result.status for result in directory.results()]
+
+
 def do_adapt(ranks: Ranks, model_type: str, out: str) -> dict[str, float]:
     """Train an adapted model for three steps, sharded by FSDP2 where there are ranks; save and verify it.
 
@@ -196,6 +217,7 @@ def hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 JOBS: dict[str, Callable[..., Any]] = {"train": do_train, "damage": do_damage, "load": do_load}
+JOBS |= {"work": do_work}
 JOBS |= {"count": do_count, "adapt": do_adapt}
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from ranks import do_jobs
 from runs import study_tree, tiny_study, write_tokens
 
 from expertp.errors import InputError, RunError
@@ -255,6 +256,18 @@ def test_two_processes_train_a_run_as_one_does_and_the_loss_of_one_is_noticed(da
         [0, 0],
     ]
     assert {directory.directory(identity).summary().world_size for identity in directory.runs} == {2}
+
+
+@pytest.mark.heavy
+def test_processes_of_a_worker_wait_for_runs_that_others_hold(data, tmp_path):
+    """The directory of a run is locked as by `expertp train` there, or another worker has its lease."""
+    tree = study_tree(data, grid=(-6,), seeds=(0,), steps=1, eval_every=1) | {"verdict": None, "processes": 2}
+    held = ("directory", "lease")
+    for name in held:
+        open_study(tmp_path / name, build_study(tree, "study:"))
+    jobs = [{"do": "work", "study": str(tmp_path / name), "held": name} for name in held]
+    for outcomes in do_jobs(2, tmp_path, jobs):
+        assert outcomes == [["finished"] * 4] * 2
 
 
 def test_runs_that_processes_cannot_share_are_refused_before_anything_is_written(data, tmp_path):

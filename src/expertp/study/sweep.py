@@ -15,6 +15,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -28,10 +29,13 @@ from expertp.training.ranks import ALONE, Ranks, naming_lost_ranks
 from expertp.training.trackers import Labels, make_tracker
 from expertp.training.train import Tracker, train
 from expertp.util.files import not_writable, stopping_on_full_disk
+from expertp.util.leases import LostError
 from expertp.util.machine import is_out_of_memory, refuse_other_ranks, release_memory, usable_cores
 
 # How long a worker waits when other workers hold all runs that are left.
 WAIT_SECONDS = 1.0
+# What rank 0 of a worker tells the others meanwhile: a process that hears nothing for half an hour gives up.
+NOTHING_YET = ""
 OUT_OF_MEMORY = "out of memory; use a smaller model, a smaller train.micro_batch or fewer workers"
 
 
@@ -133,7 +137,7 @@ def sweep(
 
 
 class PartedError(Exception):
-    """A run has failed on some ranks of a worker while others wait for it: the worker must be started again."""
+    """A run has ended with an error on some ranks while others wait for them: the worker must be started again."""
 
 
 def work(directory: StudyDirectory, should_stop: Callable[[], bool], ranks: Ranks = ALONE) -> None:
@@ -152,7 +156,9 @@ def work(directory: StudyDirectory, should_stop: Callable[[], bool], ranks: Rank
         ranks.first(lambda: None)
         return
     while (identity := ranks.first(lambda: None)) is not None:
-        train(directory.runs[identity], directory.place(identity), (), should_stop, ranks)
+        if identity != NOTHING_YET:
+            with suppress(BusyError):  # all ranks of the worker have raised it
+                train(directory.runs[identity], directory.place(identity), (), should_stop, ranks)
 
 
 def _take_runs(directory: StudyDirectory, should_stop: Callable[[], bool], ranks: Ranks) -> None:
@@ -162,6 +168,7 @@ def _take_runs(directory: StudyDirectory, should_stop: Callable[[], bool], ranks
             left = [identity for identity in left if directory.result(identity).status not in ENDED]
             has_worked = [_try_one(directory, identity, should_stop, ranks) for identity in left if not should_stop()]
             if left and not any(has_worked):
+                ranks.first(lambda: NOTHING_YET)
                 time.sleep(WAIT_SECONDS)
 
 
@@ -176,7 +183,6 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
         return False
     if zero_shot is not None and directory.result(zero_shot).status not in ENDED:
         return False
-    has_begun = False
     try:
         with directory.at_work(identity) as lease, naming_lost_ranks():
             watch = _watch(directory, identity, zero_shot)
@@ -186,14 +192,14 @@ def _try_one(directory: StudyDirectory, identity: str, should_stop: Callable[[],
                 return should_stop() or (watch is not None and watch.stop is not None)
 
             trackers = (*([] if watch is None else [watch]), *_trackers(directory, identity))
-            has_begun = ranks.first(lambda: identity) is not None
+            ranks.first(lambda: identity)
             result = train(directory.runs[identity], directory.place(identity), trackers, is_over, ranks)
             if watch is not None and watch.stop is not None and not result.has_ended:
                 directory.note_stop(identity, watch.stop)
             if result.has_ended and not directory.study.keep_checkpoints:
                 directory.drop_checkpoints(identity)
-    except BusyError:
-        if has_begun and not ranks.is_alone:
+    except BusyError as error:
+        if isinstance(error, LostError) and not ranks.is_alone:
             raise PartedError from None
         return False
     except Exception as error:  # a run that fails must not stop the others

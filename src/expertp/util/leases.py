@@ -63,6 +63,10 @@ def lease_seconds() -> float:
     return seconds
 
 
+class LostError(BusyError):
+    """Another process has taken over what this process held."""
+
+
 class Lease:
     """A lease that this process holds, and the thread that keeps it."""
 
@@ -75,11 +79,11 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise `BusyError` if another process has taken the lease over; call it before writing what it protects."""
+        """Raise `LostError` if another process has taken the lease over; call it before writing what it protects."""
         if time.monotonic() - self._touched_at > self.seconds / 2:  # suspended, or the file server did not answer
             self._touch()
         if self.is_lost:
-            raise BusyError(f"{self.path}: another process has taken over, because this one gave no sign of life")
+            raise LostError(f"{self.path}: another process has taken over, because this one gave no sign of life")
 
     def release(self) -> None:
         """Let others have the lease; errors do not matter, because it ends without us."""
