@@ -40,3 +40,9 @@ def test_every_function_of_the_data_path_is_public() -> None:
     path = PAGE.partition("## The way of the data")[2].partition("## Four questions")[0]
     functions = set(re.findall(r"^(\w+)\(", path, re.M)) - {"expand"}
     assert functions <= set(expertp.__all__)
+
+
+def test_executors_are_short() -> None:
+    lines = {path.name: path.read_text().count("\n") for path in (ROOT / "src/expertp/study/executors").glob("*.py")}
+    assert {"local.py", "slurm.py", "ray.py"} < lines.keys()
+    assert max(lines.values()) < 150, lines

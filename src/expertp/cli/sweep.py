@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sbatch", metavar="OPTIONS", help="options for sbatch, such as '--partition=a100 --time=4:00:00'"
     )
-    parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, or a cluster on this machine)")
+    parser.add_argument("--address", help="of a Ray cluster (default: RAY_ADDRESS, or one for this sweep alone)")
     parser.add_argument(
         "--until", choices=["decided"], help="train only the cells that decide the verdicts (default: all cells)"
     )

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from runs import study_tree
 
 from expertp.errors import InputError, RunError
 from expertp.study.executors import ray as module
-from expertp.study.executors.ray import RayExecutor, _gpus
+from expertp.study.executors.ray import RayExecutor, _needs
 from expertp.study.load import build_study
 from expertp.study.spec import StudySpec
 from expertp.study.store import open_study, read_study
@@ -83,18 +84,71 @@ def test_without_ray_the_command_says_what_to_install(
         sweep(open_study(tmp_path, study, trains_here=False), RayExecutor(1))
 
 
+class NoRay:
+    """Ray on a machine where no cluster answers."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return False
+
+    @staticmethod
+    def init(address: str, **_: object) -> NoReturn:
+        raise ConnectionError(f"asked {address}")
+
+
 @pytest.mark.parametrize(
-    ("device", "there", "gpus"), [("cpu", 8.0, 0), ("auto", 8.0, 1), ("auto", 0.0, 0), ("cuda", 1.0, 1)]
+    ("address", "variable", "asked"),
+    [(None, None, "local"), (None, "", "local"), (None, "head:6379", "head:6379"), ("auto", "head:6379", "auto")],
 )
-def test_a_task_asks_for_a_gpu_where_the_study_needs_one(
-    device: str, there: float, gpus: int, data: Path, tmp_path: Path
+def test_a_cluster_that_happens_to_run_here_is_joined_only_if_the_user_says_so(
+    address: str | None, variable: str | None, asked: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = build_study(study_tree(data, device=device), "study:")
+    """`local` starts a cluster; without an address, Ray would join the one of another user."""
+    monkeypatch.setitem(sys.modules, "ray", NoRay)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    directory = open_study(tmp_path, build_study(study_tree(data), "study:"), trains_here=False)
+    with pytest.raises(InputError, match=f"no Ray cluster at {asked}: asked {asked}"):
+        sweep(directory, RayExecutor(1, address))
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "gpus_there", "gpus"),
+    [("cpu", 1, 8, 0), ("auto", 1, 8, 1), ("auto", 4, 0, 0), ("cuda", 4, 4, 4)],
+)
+def test_a_task_asks_for_a_cpu_per_process_and_for_gpus_where_the_study_needs_them(
+    device: str, processes: int, gpus_there: float, gpus: int, data: Path, tmp_path: Path
+) -> None:
+    study = build_study(study_tree(data, device=device) | {"processes": processes}, "study:")
     directory = open_study(tmp_path, study, trains_here=False)
-    assert _gpus(directory, {"CPU": 4.0, "GPU": there}) == gpus
+    nodes = [{"CPU": 2.0}, {"CPU": 4.0, "GPU": float(gpus_there)}]
+    assert _needs(directory, nodes) == {"num_cpus": processes, "num_gpus": gpus}
 
 
-def test_a_cluster_without_the_device_is_refused(data: Path, tmp_path: Path) -> None:
-    directory = open_study(tmp_path, build_study(study_tree(data, device="cuda"), "study:"), trains_here=False)
-    with pytest.raises(InputError, match="the Ray cluster has no GPU"):
-        _gpus(directory, {"CPU": 4.0})
+@pytest.mark.parametrize(
+    ("device", "processes", "what"),
+    [
+        ("cuda", 1, "1 CPU and 1 GPU"),
+        ("cpu", 8, "8 CPUs"),
+        ("auto", 4, "4 CPUs and 4 GPUs"),  # the node with GPUs has two
+    ],
+)
+def test_what_no_node_can_hold_is_refused(device: str, processes: int, what: str, data: Path, tmp_path: Path) -> None:
+    study = build_study(study_tree(data, device=device) | {"processes": processes}, "study:")
+    directory = open_study(tmp_path, study, trains_here=False)
+    nodes = [{"CPU": 4.0}, {"CPU": 4.0}] if device == "cuda" else [{"CPU": 4.0}, {"CPU": 4.0, "GPU": 2.0}]
+    with pytest.raises(InputError, match=f"needs {what} on one node, which no node of the Ray cluster has; change"):
+        _needs(directory, nodes)
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install 'expertp[ray]' has it")
+def test_a_real_cluster_without_such_a_node_refuses_at_once(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    tree = study_tree(data, batch_tokens=16 * 4096) | {"processes": 4096}
+    directory = open_study(tmp_path, build_study(tree, "study:"), trains_here=False)
+    with pytest.raises(InputError, match="needs 4,096 CPUs on one node"):
+        sweep(directory, RayExecutor(1))

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from expertp.errors import InputError, RunError, one_line
-from expertp.study.executors.local import EXIT_REFUSED, EXIT_TOLD
+from expertp.study.executors.local import EXIT_REFUSED
+from expertp.study.executors.task import run_job
 from expertp.study.store import AUTO, StudyDirectory
+from expertp.util.text import plural
 
 POLL_SECONDS, LOOK_SECONDS = 0.2, 1.0
 # How long tasks that are cancelled may take to save.
 CANCEL_SECONDS = 60.0
+# Ray's word for a cluster that `ray.init` starts; without it, Ray would join any cluster that runs on this machine.
+OWN_CLUSTER = "local"
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,15 @@ class RayExecutor:
 
     def describe(self, directory: StudyDirectory) -> str:
         """See `expertp.study.sweep.Executor`."""
-        where = self.address or os.environ.get("RAY_ADDRESS") or "a cluster on this machine"
+        where = "a cluster on this machine" if self._place == OWN_CLUSTER else self._place
         return f"{self.workers} tasks on Ray ({where}) for {directory.path.absolute()}; no step was timed here"
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.study.sweep.Executor`."""
-        with _connected(self.address) as ray:
-            gpus, processes = _gpus(directory, ray.cluster_resources()), directory.study.processes
-            task = ray.remote(num_cpus=processes, num_gpus=gpus * processes, max_retries=-1)(run_job)
-            path = str(directory.path.absolute())
-            tasks = {task.remote(path, f"ray-{number}"): number for number in range(self.workers)}
+        with _connected(self._place) as ray:
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            task = ray.remote(**_needs(directory, nodes), max_retries=-1)(run_job)
+            tasks = [task.remote(str(directory.path.absolute()), f"ray-{number}") for number in range(self.workers)]
             look_at = 0.0
             try:
                 while tasks:
@@ -62,72 +63,57 @@ class RayExecutor:
                     tick()
                     if should_stop():
                         return
-                    for done in ray.wait(list(tasks), num_returns=len(tasks), timeout=0)[0]:
-                        number = tasks.pop(done)
-                        if _goes_on(_code(ray, done), directory, number):
-                            tasks[task.remote(path, f"ray-{number}")] = number
+                    ended, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=0)
+                    for each in ended:
+                        _check_end(ray, each, directory)
                     if time.monotonic() >= look_at:
                         look_at = time.monotonic() + LOOK_SECONDS
                         if directory.settled().has_ended():
                             return
             finally:
-                _cancel(ray, list(tasks))
+                for each in tasks:
+                    ray.cancel(each)
+                if tasks:
+                    ray.wait(tasks, num_returns=len(tasks), timeout=CANCEL_SECONDS)
+
+    @property
+    def _place(self) -> str:
+        """Where the cluster is, for Ray."""
+        return self.address or os.environ.get("RAY_ADDRESS") or OWN_CLUSTER
 
 
-def run_job(path: str, name: str) -> int:
-    """Run one job of a study as a child of a process of Ray, and return its exit code."""
-    command = [sys.executable, "-m", "expertp.study.executors.task", path, name, str(os.getpid())]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+def _check_end(ray: Any, task: Any, directory: StudyDirectory) -> None:
+    """Raise what a job says that has ended before the study."""
     try:
-        while (code := process.poll()) is None:
-            time.sleep(POLL_SECONDS)  # a KeyboardInterrupt, with which Ray cancels a task, would not end a `wait`
-        return code
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _code(ray: Any, done: Any) -> int:
-    """Return the exit code of a job that has ended."""
-    try:
-        return int(ray.get(done))
+        code = ray.get(task)
     except ray.exceptions.RayError as error:  # a node without the package, a task that does not fit in memory
         cause = one_line(str(error).strip().splitlines()[-1])
         raise RunError(f"Ray could not run a job of the study: {cause}; mend the cluster and run it again") from None
-
-
-def _goes_on(code: int, directory: StudyDirectory, number: int) -> bool:
-    """Return whether a job must be started again, or raise what it says."""
-    log = directory.path / "workers" / f"ray-{number}-0.log"
+    logs = directory.path / "workers"
     if code == EXIT_REFUSED:
-        raise InputError(f"a node of the Ray cluster cannot train this study; {log} there says why")
-    if code not in (0, EXIT_TOLD):
+        raise InputError(f"a node of the Ray cluster cannot train this study; its log in {logs} says why")
+    if code != 0:
         raise RunError(
-            f"a job on the Ray cluster has ended with code {code}; see {log}, and run the same command again"
+            f"a job on Ray has ended with code {code}; see its log in {logs}, and run the same command again"
         )
-    return code == EXIT_TOLD
 
 
-def _gpus(directory: StudyDirectory, resources: dict[str, float]) -> int:
-    """Return the number of GPUs of a process."""
+def _needs(directory: StudyDirectory, nodes: Sequence[Mapping[str, float]]) -> dict[str, int]:
+    """Return what a task asks for: a CPU per process of a run, and a GPU if the study needs one, on a single node."""
     asked = directory.study.train.device if directory.device == AUTO else directory.device
-    if asked == "cuda" and not resources.get("GPU"):
+    cpus, has_gpus = directory.study.processes, any(node.get("GPU") for node in nodes)
+    gpus = cpus if asked == "cuda" or (asked == AUTO and has_gpus) else 0
+    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        needed = plural(cpus, "CPU") + (f" and {plural(gpus, 'GPU')}" if gpus else "")
         raise InputError(
-            "the study needs CUDA, but the Ray cluster has no GPU; set train.device=cpu, or use another one"
+            f"a worker of this study needs {needed} on one node, which no node of the Ray cluster has; change "
+            "`processes` or train.device, or use another cluster"
         )
-    return int(asked != "cpu" and bool(resources.get("GPU")))
-
-
-def _cancel(ray: Any, tasks: list[Any]) -> None:
-    """Cancel tasks and wait until their workers have saved."""
-    for task in tasks:
-        ray.cancel(task)
-    if tasks:
-        ray.wait(tasks, num_returns=len(tasks), timeout=CANCEL_SECONDS)
+    return {"num_cpus": cpus, "num_gpus": gpus}
 
 
 @contextmanager
-def _connected(address: str | None) -> Iterator[Any]:
+def _connected(place: str) -> Iterator[Any]:
     """Connect to a cluster, or start one on this machine; leave it at the end unless the caller was connected."""
     try:
         import ray
@@ -136,14 +122,12 @@ def _connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    is_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    options = {"address": address, "log_to_driver": False, "logging_level": "error"}
     try:
-        ray.init(**options)
+        ray.init(address=place, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"no Ray cluster at {address or 'this machine'}: {error}") from None
-    if is_main:  # Ray has a handler of its own, which ends the process
+        raise InputError(f"no Ray cluster at {place}: {error}") from None
+    with suppress(ValueError):  # Ray has a handler of its own, which ends the process; other threads have none
         for number, handler in before.items():
             signal.signal(number, handler)
     try:

@@ -7,10 +7,12 @@ SIGTERM, and when the process PARENT, if it is given, has ended.
 
 import os
 import signal
+import subprocess
 import sys
+import time
 
 from expertp.errors import InputError, RunError, one_line
-from expertp.study.executors.local import EXIT_REFUSED, EXIT_TOLD, LocalExecutor
+from expertp.study.executors.local import EXIT_REFUSED, EXIT_TOLD, POLL_SECONDS, LocalExecutor
 from expertp.study.store import read_study
 from expertp.util.files import stopping_on_full_disk
 
@@ -32,6 +34,21 @@ def main(path: str, name: str, parent: int | None = None) -> int:
     except (InputError, RunError) as error:
         print(one_line(f"expertp: {error}"), file=sys.stderr)
         return EXIT_REFUSED if isinstance(error, InputError) else 1
+
+
+def run_job(path: str, name: str) -> int:
+    """Run one job of a study as a child of this process, again if it was told to stop; return its exit code."""
+    command = [sys.executable, "-m", "expertp.study.executors.task", path, name, str(os.getpid())]
+    while True:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        try:
+            while (code := process.poll()) is None:
+                time.sleep(POLL_SECONDS)  # a KeyboardInterrupt, with which Ray cancels a task, would not end a `wait`
+        finally:
+            process.terminate()
+            process.wait()
+        if code != EXIT_TOLD:
+            return code
 
 
 if __name__ == "__main__":
