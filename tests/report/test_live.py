@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -239,6 +240,60 @@ def test_a_port_in_use_and_a_file_in_place_of_a_directory_are_one_line(server, t
     assert (
         capsys.readouterr().err == f"expertp: {file}: is not a directory; give the directory of a study or of a run\n"
     )
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nosuch.invalid", "fe80::1", "a..b"])
+def test_a_bad_address_is_not_blamed_on_the_port(host, tmp_path):
+    with pytest.raises(InputError, match=rf"cannot serve at {host}, port 0: .*; give --host an address") as error:
+        make_server(Follower(tmp_path), host)
+    assert "--port" not in str(error.value)
+
+
+def test_an_address_of_version_6_may_have_brackets(tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"no IPv6 on this machine: {error}")
+    for host in ("::1", "[::1]"):
+        with make_server(Follower(tmp_path), host) as made:
+            assert made.address == f"http://[::1]:{made.server_address[1]}/"
+
+
+def begin_watch(*arguments):
+    """Start `expertp watch` on a free port; return the process and the line that it prints."""
+    command = [sys.executable, "-m", "expertp", "watch", *map(str, arguments), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, process.stdout.readline()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("host", "is_protected"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_another_address_is_open_to_other_machines_and_the_verb_warns(host, is_protected, tmp_path):
+    process, line = begin_watch(tmp_path / "study", "--host", host)
+    with process:
+        port = int(line.split(" at ")[1].split()[0].rstrip("/").rpartition(":")[2])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/state", headers={"Host": "node7.cluster.example"})
+        assert connection.getresponse().status == (403 if is_protected else 200)
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        error = process.stderr.read()
+    assert process.returncode == 0
+    assert line.startswith(f"watching {tmp_path / 'study'} at http://{host}:")
+    warning = "expertp: every machine that reaches this address can read the page\n"
+    assert error == ("" if is_protected else warning)
+
+
+@pytest.mark.heavy
+def test_without_a_browser_the_verb_says_which_address_to_open(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no browser is there
+    monkeypatch.delenv("BROWSER", raising=False)
+    process, line = begin_watch(tmp_path / "study", "--open")
+    with process:
+        address = line.split(" at ")[1].split()[0]
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == f"expertp: found no browser; open {address}\n"
+    assert process.returncode == 0
 
 
 @pytest.mark.heavy

@@ -13,10 +13,10 @@ import os
 import sys
 import threading
 import time
-import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
+from expertp.cli.browser import show_address
 from expertp.cli.signals import stop_signal
 from expertp.errors import InputError, printable
 
@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
         if not is_loopback(args.host):
             print("expertp: every machine that reaches this address can read the page", file=sys.stderr)
         if args.open:
-            with suppress(webbrowser.Error, OSError):
-                webbrowser.open(server.address)
+            show_address(server.address, server.address)
         while not stop.received():
             time.sleep(POLL_SECONDS)
         follower.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import socket
@@ -28,6 +29,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 SCRIPTS = ("script.js", "live.js")
+# Errors of a port: it is in use, or reserved. All others are those of an address.
+PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 # Seconds after which a silent connection is closed.
 SILENT_SECONDS = 60
 
@@ -52,9 +55,9 @@ class LiveServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, follower: Follower, host: str, port: int) -> None:
-        self.follower, self.host = follower, host
+        self.follower, self.host = follower, host.strip("[]")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), partial(_Handler, protects_loopback=is_loopback(host)))
+        super().__init__((self.host, port), partial(_Handler, protects_loopback=is_loopback(host)))
 
     @property
     def address(self) -> str:
@@ -70,9 +73,15 @@ def make_server(follower: Follower, host: str = "127.0.0.1", port: int = 0) -> L
     """Return a server that listens at an address; a port of 0 is any free one."""
     try:
         return LiveServer(follower, host, port)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no such port"
-        raise InputError(f"cannot serve at {host}, port {port}: {reason}; choose another --port, 0 for any") from None
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise InputError(f"cannot serve at {host}, port {port}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Say whether the address or the port is wrong, and what to do."""
+    if isinstance(error, OverflowError) or (isinstance(error, OSError) and error.errno in PORT_ERRORS):
+        return f"{getattr(error, 'strerror', 'no such port')}; choose another --port, 0 for any"
+    return f"{getattr(error, 'strerror', 'no such name')}; give --host an address or a name of this machine"
 
 
 class _Handler(BaseHTTPRequestHandler):
