@@ -74,8 +74,8 @@ INSIDE = {
         ("store",),
         ("executors.processes",),
         ("progress", "executors.local", "executors.slurm_jobs"),
-        ("sweep", "executors.ray", "executors.slurm", "executors.task"),
-        ("executors.worker",),
+        ("sweep", "executors.slurm", "executors.task"),
+        ("executors.ray", "executors.worker"),
     ),
     "paper": (
         ("listing",),

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from expertp.study.load import build_study
 from expertp.study.spec import StudySpec
 from expertp.study.store import StudyDirectory, open_study
 from expertp.study.sweep import sweep
+from expertp.util.files import exclusive
 
 Quiet = Callable[[StudySpec], list[dict[str, str]]]
 LONG = {"steps": 100, "eval_every": 100, "checkpoint_seconds": 0.2}
@@ -232,6 +234,10 @@ def test_options_reach_sbatch_as_a_list_that_no_shell_reads(data: Path, tmp_path
         ("partition=a100", "give options, such as"),
         ("--array=0-99", "'--array=0-99' is set by expertp; leave it out"),
         ("--time=1 --wrap 'rm -rf /'", "'--wrap' is set by expertp"),
+        ("-a0-9", "'-a0-9' is set by expertp"),
+        ("-p low -oFILE", "'-oFILE' is set by expertp"),
+        ("-QW", "'-QW' is set by expertp"),
+        ("--arr=0-9", "'--arr=0-9' is set by expertp"),
     ],
 )
 def test_options_that_would_break_the_array_are_refused(text: str, message: str) -> None:
@@ -255,6 +261,7 @@ class FakeSlurm:
 
     states: dict[str, list[str]]
     commands: list[str] = field(default_factory=list)
+    refusals: int = 0  # of scancel
     after_submission: Callable[[], object] = lambda: None
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -265,6 +272,9 @@ class FakeSlurm:
             states = self.states.get(job, [])
             text = states.pop(0) if states else ""
         if command[0] == "scancel":
+            if self.refusals:
+                self.refusals -= 1
+                return subprocess.CompletedProcess(command, 1, "", "scancel: error:\n Unable to contact controller")
             self.states[command[1]] = []
         if command[0] == "sbatch":
             text = "18"
@@ -310,3 +320,36 @@ def test_an_array_that_was_just_ending_is_submitted_again_once(data: Path, tmp_p
         SlurmExecutor(2).run_workers(directory, lambda: False, lambda: None)
     assert fake.commands.count("sbatch") == 1
     assert "scancel" not in fake.commands
+
+
+def test_of_two_sweeps_one_submits(
+    data: Path, tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other sweep submits its array while this one is about to."""
+    directory, fake.states["17"] = open_elsewhere(tmp_path, four_runs(data)), ["RUNNING"] * 9
+
+    @contextmanager
+    def just_after_another(folder: Path, busy: str) -> Iterator[None]:
+        with exclusive(folder, busy):
+            slurm_jobs.note_job(directory, "17")
+        with exclusive(folder, busy):
+            yield
+
+    monkeypatch.setattr(module, "exclusive", just_after_another)
+    ticks = iter(range(9))
+    SlurmExecutor(2).run_workers(directory, lambda: False, lambda: next(ticks) == 3 and fail_all(directory))
+    assert "sbatch" not in fake.commands
+    assert jobs_of(directory).job == "17"
+
+
+def test_a_cancellation_that_slurm_refuses_is_tried_again_and_then_an_error(
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_jobs, "LOOK_SECONDS", 0.01)
+    fake.states["17"], fake.refusals = ["RUNNING"] * 9, 2
+    slurm_jobs.cancel("17")
+    assert fake.commands.count("scancel") == 3
+    fake.states["17"], fake.refusals = ["RUNNING"] * 9, 9
+    monkeypatch.setattr(slurm_jobs, "REFUSED_SECONDS", 0.0)
+    with pytest.raises(RunError, match="does not cancel job 17: scancel: error: Unable to contact controller; run sca"):
+        slurm_jobs.cancel("17")

@@ -6,6 +6,7 @@ itself: see job.sbatch.
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from expertp.errors import InputError, RunError, shown
-from expertp.study.executors.slurm_jobs import FOLDER, cancel, hash_of_runs, jobs_of, note_job, run, states_of
+from expertp.study.executors.slurm_jobs import FOLDER, active_job, cancel, note_job, run, states_of
 from expertp.study.store import StudyDirectory
 from expertp.study.table import ENDED
 from expertp.util.files import exclusive, write_atomically
@@ -24,8 +25,9 @@ SCRIPT_FILE = "job.sbatch"
 POLL_SECONDS, LOOK_SECONDS, ASK_SECONDS = 0.2, 1.0, 10.0
 # Number of answers without the job after which it has ended; a job that is being requeued may be missing from one.
 TIMES_GONE = 3
-# Options of sbatch that would break the array.
-OURS = ("--array", "-a", "--wrap", "--wait", "-W", "--parsable", "--test-only", "--output", "-o", "--open-mode")
+# Options of sbatch that would break the array, long ones and short ones; short ones without a value may come before.
+OURS = ("--array", "--wrap", "--wait", "--parsable", "--test-only", "--output", "--open-mode")
+OURS_SHORT = re.compile(r"-[hHkOQsvV]*[aoW]")
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,7 @@ class SlurmExecutor:
 
     def run_workers(self, directory: StudyDirectory, should_stop: Callable[[], bool], tick: Callable[[], None]) -> None:
         """See `expertp.study.sweep.Executor`."""
-        found = self._active(directory)
-        job = found or self._submit(directory)
+        job, is_new = self._active_or_submitted(directory)
         look_at, ask_at, times_gone = 0.0, time.monotonic() + ASK_SECONDS, 0
         while True:
             time.sleep(POLL_SECONDS)
@@ -72,12 +73,12 @@ class SlurmExecutor:
                 times_gone = times_gone + 1 if states_of(job) == {} else 0
                 if times_gone < TIMES_GONE or directory.settled().has_ended():
                     continue
-                if job != found:
+                if is_new:
                     raise RunError(
                         f"job {job} has ended, but runs are left; its logs in {directory.path / FOLDER} say why; run "
                         "the same command again to continue"
                     )
-                job, times_gone = self._submit(directory), 0  # the tasks that were found were just ending
+                (job, is_new), times_gone = self._active_or_submitted(directory), 0  # its last tasks were just ending
 
     def command(self, directory: StudyDirectory) -> list[str]:
         """Return the command that submits the script; options of the user come last, so they count."""
@@ -98,29 +99,19 @@ class SlurmExecutor:
         template = files("expertp.study.executors").joinpath(SCRIPT_FILE).read_text(encoding="utf-8")
         return template.replace("COMMAND", shlex.join(worker))
 
-    def _submit(self, directory: StudyDirectory) -> str:
+    def _active_or_submitted(self, directory: StudyDirectory) -> tuple[str, bool]:
+        """Return the active array of a study, or submit one; and whether it is new."""
         folder = directory.path / FOLDER
         with exclusive(folder, f"{folder}: another sweep is submitting this study; wait for it"):
+            if (found := active_job(directory)) is not None:
+                return found, False
             write_atomically(folder / SCRIPT_FILE, self.script(directory).encode())
             submitted = run(*self.command(directory))
             if submitted.returncode != 0:
                 raise InputError(f"sbatch refuses the job: {' '.join(submitted.stderr.split())}; change --sbatch")
             job = submitted.stdout.strip().partition(";")[0]  # a cluster's name may follow
             note_job(directory, job)
-        return job
-
-    @staticmethod
-    def _active(directory: StudyDirectory) -> str | None:
-        """Return the active array of a study; one that was submitted before the study grew is cancelled."""
-        jobs = jobs_of(directory)
-        if jobs is not None and jobs.states is None:
-            raise RunError(f"SLURM does not answer about job {jobs.job} of this study; try again later")
-        if jobs is None or not jobs.states:
-            return None
-        if jobs.runs == hash_of_runs(directory):
-            return jobs.job
-        cancel(jobs.job)
-        return None
+        return job, True
 
 
 def sbatch_options(text: str) -> tuple[str, ...]:
@@ -135,6 +126,16 @@ def sbatch_options(text: str) -> tuple[str, ...]:
         raise InputError(f"--sbatch {shown(text)}: {str(error).lower()}") from None
     if options and not options[0].startswith("-"):
         raise InputError(f"--sbatch {shown(text)}: give options, such as --sbatch='--partition=NAME --time=4:00:00'")
-    if taken := [each for each in options if each.partition("=")[0] in OURS]:
+    if taken := [each for each in options if _is_ours(each)]:
         raise InputError(f"--sbatch: {shown(taken[0])} is set by expertp; leave it out (--workers sets the array)")
     return options
+
+
+def _is_ours(option: str) -> bool:
+    """Return whether an option may mean one of ours; sbatch takes long ones abbreviated, and short ones with a value.
+
+    >>> _is_ours("-Qa0-9"), _is_ours("--out=x"), _is_ours("--wait-all-nodes=1"), _is_ours("-Jfoo")
+    (True, True, False, False)
+    """
+    name = option.partition("=")[0]
+    return OURS_SHORT.match(option) is not None or (len(name) > 2 and any(each.startswith(name) for each in OURS))

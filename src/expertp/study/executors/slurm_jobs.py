@@ -8,13 +8,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 
 from expertp.config import content_hash, run_id
-from expertp.errors import DamagedError, InputError
+from expertp.errors import DamagedError, InputError, RunError
 from expertp.study.store import StudyDirectory
 from expertp.util.records import read_record, write_record
 
 FOLDER, RECORD_FILE = "slurm", "job.json"
 # How long cancelled jobs may take to save and end, and how often they are looked at.
 CANCEL_SECONDS, LOOK_SECONDS = 300.0, 1.0
+# How long SLURM may refuse to cancel jobs: its controller may restart.
+REFUSED_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,19 @@ def jobs_of(directory: StudyDirectory) -> Jobs | None:
     return Jobs(record.job, states_of(record.job), record.runs) if record.job.isdecimal() else None
 
 
+def active_job(directory: StudyDirectory) -> str | None:
+    """Return the active array of a study; one that was submitted before the study grew is cancelled."""
+    jobs = jobs_of(directory)
+    if jobs is not None and jobs.states is None:
+        raise RunError(f"SLURM does not answer about job {jobs.job} of this study; try again later")
+    if jobs is None or not jobs.states:
+        return None
+    if jobs.runs == hash_of_runs(directory):
+        return jobs.job
+    cancel(jobs.job)
+    return None
+
+
 def note_job(directory: StudyDirectory, job: str) -> None:
     """Record the array that was submitted for a study."""
     write_record(directory.path / FOLDER / RECORD_FILE, asdict(JobRecord(job, hash_of_runs(directory))))
@@ -65,10 +80,14 @@ def states_of(job: str) -> dict[str, int] | None:
 
 
 def cancel(job: str) -> None:
-    """Cancel an array and wait until its workers have saved and ended."""
-    ends_at = time.monotonic() + CANCEL_SECONDS
-    run("scancel", job)
-    while states_of(job) != {} and time.monotonic() < ends_at:
+    """Cancel an array and wait until its workers have saved and ended; raise `RunError` if SLURM does not cancel it."""
+    begun, is_cancelled = time.monotonic(), False
+    while states_of(job) != {} and time.monotonic() - begun < CANCEL_SECONDS:
+        if not is_cancelled:
+            answer = run("scancel", job)
+            is_cancelled = answer.returncode == 0
+            if not is_cancelled and time.monotonic() - begun >= REFUSED_SECONDS:
+                raise RunError(f"SLURM does not cancel job {job}: {' '.join(answer.stderr.split())}; run scancel {job}")
         time.sleep(LOOK_SECONDS)
 
 
