@@ -25,7 +25,7 @@ from expertp.report.build import render_report
 from expertp.report.live import Budget, Follower, Part, View
 from expertp.report.live_charts import MOST_CELLS, Line, heat_map, line_chart
 from expertp.report.live_run import learning_rates
-from expertp.report.live_server import make_server, page_of
+from expertp.report.live_server import make_server, page_of, state_of
 from expertp.study.store import open_study
 from expertp.training.records import RunResult
 from expertp.training.resolution import resolved
@@ -126,6 +126,21 @@ def test_the_budget_is_a_share_of_the_training_time(monkeypatch):
     monkeypatch.setattr(live.time, "process_time", lambda: 3.0)
     assert not Budget(0.02, trained_seconds=399).allows(5.0)
     assert Budget(0.02, trained_seconds=400).allows(5.0)
+
+
+@pytest.mark.parametrize("cores", [0.5, 1, 8])
+@pytest.mark.parametrize("seconds", [0.001, 0.1, 1, 10])
+def test_looks_keep_to_the_share_however_expensive_they_are(seconds, cores):
+    cost = seconds * cores
+    pause = live.pause_after(View("", (), cores=cores, look_seconds=cost))
+    assert cost <= live.SHARE * cores * pause
+    assert live.pause_after(View("", (), cores=1e-9, look_seconds=1)) == live.LONGEST_PAUSE
+
+
+def test_a_page_asks_often_enough_for_the_thread_to_go_on_after_a_long_pause():
+    wait = json.loads(state_of(View("", ()), live.LONGEST_PAUSE))["wait"] / 1000
+    assert wait < live.IDLE_SECONDS / 2
+    assert json.loads(state_of(View("", ()), 2.0))["wait"] == 2000
 
 
 def test_before_a_study_and_with_damage_the_page_says_so_and_goes_on(tmp_path, half):

@@ -20,7 +20,7 @@ from expertp.report.elements import Missing
 from expertp.report.pages import fill
 
 # Seconds between two looks, which grow with the cost of a look, and from the last request until the thread rests.
-LOOK_SECONDS, LONGEST_PAUSE, IDLE_SECONDS = 2.0, 30.0, 90.0
+LOOK_SECONDS, LONGEST_PAUSE, IDLE_SECONDS = 2.0, 600.0, 90.0
 # Share of the sweep's CPU time that this process may take, and the share that looks take of it.
 SHARE, LOOK_SHARE = 0.018, 0.25
 NOW = "now"
@@ -176,13 +176,23 @@ class Follower:
 
     def _follow(self) -> None:
         while not self._has_ended.is_set():
-            view = self.look()
-            allowed = LOOK_SHARE * self.budget.share * view.cores  # CPU seconds per second
-            self.pause = min(max(LOOK_SECONDS, view.look_seconds / allowed if allowed else 0.0), LONGEST_PAUSE)
+            self.pause = pause_after(self.look(), self.budget.share)
             self._has_ended.wait(self.pause)
             if time.monotonic() - self._asked_at > IDLE_SECONDS:
                 self._is_wanted.clear()
                 self._is_wanted.wait()
+
+
+def pause_after(view: View, share: float = SHARE) -> float:
+    """Return the seconds until the next look, with which looks keep to their part of the share of CPU time.
+
+    >>> pause_after(View("cheap", (), cores=2, look_seconds=0.01)), pause_after(View("idle", (), look_seconds=1))
+    (2.0, 2.0)
+    >>> round(pause_after(View("expensive", (), cores=2, look_seconds=1)))
+    111
+    """
+    allowed = LOOK_SHARE * share * view.cores  # CPU seconds per second
+    return min(max(LOOK_SECONDS, view.look_seconds / allowed if allowed else 0.0), LONGEST_PAUSE)
 
 
 def _with_trouble(view: View, text: str) -> View:

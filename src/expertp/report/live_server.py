@@ -31,8 +31,8 @@ HEADERS = {
 SCRIPTS = ("script.js", "live.js")
 # Errors of a port: it is in use, or reserved. All others are those of an address.
 PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
-# Seconds after which a silent connection is closed.
-SILENT_SECONDS = 60
+# Seconds after which a silent connection is closed, and between two questions of a page at most.
+SILENT_SECONDS, LONGEST_WAIT = 60, 15.0
 
 
 def is_loopback(host: str) -> bool:
@@ -135,13 +135,18 @@ def page_of(view: View) -> str:
 
 
 def state_of(view: View, pause: float) -> str:
-    """Return what the page's script asks for: the versions of all parts, and when to ask again, given in seconds."""
+    """Return what the page's script asks for: the versions of all parts, and when to ask again.
+
+    Args:
+        view: what the page shows.
+        pause: seconds between two looks; a page asks more often after long ones, so that it is not a look behind.
+    """
     return json.dumps(
         {
             "title": view.title,
             "is_provisional": view.is_provisional,
             "parts": [[part.anchor, part.version] for part in view.parts],
-            "wait": round(1000 * pause),
+            "wait": round(1000 * min(pause, LONGEST_WAIT)),
         }
     )
 
