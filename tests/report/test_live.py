@@ -4,6 +4,7 @@ import http.client
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -199,6 +200,13 @@ def test_charts_show_what_is_finite():
     assert "nan" not in line_chart([Line([(1, 0.0), (2, 0.1), (3, 0.1)])], 0, "", is_log=True)
     many = heat_map([(step, [0.1] * 50) for step in range(1, 5001)], 5000, 0.1, "")
     assert many.count("<rect") <= MOST_CELLS
+
+
+def test_a_spike_of_one_step_is_on_a_heat_map_of_many_steps():
+    columns = [(step, [0.5 if step == 1234 else 0.0, 0.0]) for step in range(1, 100_001)]
+    shown = re.findall(r'fill-opacity="([\d.]+)"', heat_map(columns, 100_000, 0.5, ""))
+    assert len(shown) <= MOST_CELLS
+    assert sorted(map(float, shown), reverse=True)[:2] == [1.0, 0.0]
 
 
 @pytest.fixture

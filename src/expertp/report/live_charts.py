@@ -76,6 +76,8 @@ def line_chart(
 def heat_map(columns: Sequence[tuple[int, Sequence[float]]], x_end: float, top: float, described: str) -> Markup:
     """Return rows of cells over steps from 0 to `x_end`; a cell has full colour at `top` and none at 0.
 
+    Neighbouring columns share a cell where there are more than `MOST_CELLS`; it shows the largest of their values.
+
     Args:
         columns: step and one value per row, in the order of steps.
         x_end: last step of the horizontal axis.
@@ -94,7 +96,7 @@ def heat_map(columns: Sequence[tuple[int, Sequence[float]]], x_end: float, top: 
         if row in (0, rows - 1):
             parts.append(_label(LEFT - 6, y + height / 2 + 4, str(row + 1)))
         for start, end, group in zip(edges, edges[1:], bins, strict=False):
-            strength = min(1.0, max(0.0, sum(values[row] for _, values in group) / len(group) / top)) if top else 0.0
+            strength = min(1.0, max(0.0, max(values[row] for _, values in group) / top)) if top else 0.0
             x, width = _x(start / max(x_end, 1)), _x(end / max(x_end, 1)) - _x(start / max(x_end, 1))
             parts.append(
                 Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill-opacity="{:.2f}"/>').format(
