@@ -174,12 +174,21 @@ def test_a_sample_that_has_ended_says_nothing_more(trained, monkeypatch):
         (Sampling(temperature=1, top_k=None, top_p=0.51), [2 / 3, 1 / 3, 0, 0]),
         (Sampling(temperature=1, top_k=None, top_p=0.8), [4 / 7, 2 / 7, 1 / 7, 0]),
         (Sampling(temperature=1, top_k=2, top_p=0.6), [1, 0, 0, 0]),  # of the two, the first has 2/3
+        (Sampling(temperature=1, top_k=3), [4 / 7, 2 / 7, 1 / 7, 0]),  # the last two are as likely
         (Sampling(temperature=1e-300, top_k=None, top_p=0.9), [1, 0, 0, 0]),
     ],
 )
 def test_probabilities(sampling, expected):
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64).log() + 3
     assert sampling.probabilities(logits).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_exactly_top_k_ids_are_kept_whatever_is_tied():
+    logits = torch.tensor([1.0, 2.0, 2.0, 1.0, 2.0, 1.0])
+    kept = [Sampling(top_k=k).probabilities(logits).nonzero().flatten().tolist() for k in range(1, 8)]
+    assert kept[:4] == [[1], [1, 2], [1, 2, 4], [0, 1, 2, 4]]
+    assert [len(ids) for ids in kept] == [1, 2, 3, 4, 5, 6, 6]
+    assert Sampling(top_k=3).probabilities(torch.zeros(1000)).nonzero().flatten().tolist() == [0, 1, 2]
 
 
 def test_prompts_of_a_file(trained, tmp_path, capsys):
@@ -191,7 +200,7 @@ def test_prompts_of_a_file(trained, tmp_path, capsys):
     assert main(["generate", *arguments, str(tmp_path / "prompts.jsonl"), "--samples", "2", "--json"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["prompt"], each["sample"]) for each in printed] == [
-        (p, n) for p in ("the cat sat on", "a\nb") for n in (0, 1)
+        (p, n) for p in ("the cat sat on", "a\nb") for n in (1, 2)
     ]
     assert printed[0]["text"] == printed[1]["text"] == " the"
     assert main(["generate", *arguments, "--prompt", "the dog sat on", "--samples", "2"]) == 0

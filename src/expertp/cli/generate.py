@@ -1,7 +1,8 @@
 """Stream text from the newest checkpoint of a run, until the end of the text or --tokens tokens.
 
 An empty prompt starts a new document. FILE has one prompt per line; in a .jsonl file, a line is a JSON string, or an
-object with the key "prompt". A sample depends on the model, the prompt, the seed and its number only.
+object with the key "prompt". Samples of a prompt are numbered from 1. A sample depends on the model, the prompt, the seed
+and its number only.
 
 Within the context of the model, keys and values of earlier tokens are kept. Beyond it, and for a model of transformers,
 the window is computed afresh for every token, which is slower.
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for number, prompt in enumerate(prompts, start=1):
         pieces = generate_text(loaded, prompt, args.tokens, sampling, args.samples)
         if args.json:
-            for sample, text in enumerate(_whole(pieces)):
+            for sample, text in enumerate(_whole(pieces), start=1):
                 print(json.dumps({"prompt": prompt, "sample": sample, "text": text}), flush=True)
         elif args.samples == 1:
             print(_heading(prompt=(number, len(prompts))) + prompt, end="", flush=True)

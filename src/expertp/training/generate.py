@@ -80,7 +80,7 @@ class Sampling:
 
     Args:
         temperature: divides the logits; 0: always the most likely id.
-        top_k: choose from the `top_k` most likely ids; None: from all ids.
+        top_k: choose from the `top_k` most likely ids, of equally likely ones the lower; None: from all ids.
         top_p: of these, choose from the most likely ids that together have at least this probability; 1: from all.
         seed: seed of the sampling. A sample depends on it and on the number of the sample only.
     """
@@ -102,7 +102,9 @@ class Sampling:
             return F.one_hot(logits_V.argmax(), len(logits_V)).double()
         if self.top_k is not None and self.top_k < len(logits_V):
             least = logits_V.topk(self.top_k).values[-1]
-            logits_V = logits_V.masked_fill(logits_V < least, -torch.inf)
+            above_V, tied_V = logits_V > least, logits_V == least
+            kept_V = above_V | (tied_V & (tied_V.cumsum(-1) <= self.top_k - above_V.sum()))
+            logits_V = logits_V.masked_fill(~kept_V, -torch.inf)
         # Subtract the maximum first, so that a tiny temperature cannot overflow.
         probability_V = ((logits_V - logits_V.max()) / self.temperature).softmax(-1)
         if self.top_p < 1:
