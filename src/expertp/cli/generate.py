@@ -1,8 +1,8 @@
 """Stream text from the newest checkpoint of a run, until the end of the text or --tokens tokens.
 
 An empty prompt starts a new document. FILE has one prompt per line; in a .jsonl file, a line is a JSON string, or an
-object with the key "prompt". Samples of a prompt are numbered from 1. A sample depends on the model, the prompt, the seed
-and its number only.
+object with the key "prompt". Samples of a prompt are numbered from 1. A sample depends on the model, the prompt, the
+seed and its number only.
 
 Within the context of the model, keys and values of earlier tokens are kept. Beyond it, and for a model of transformers,
 the window is computed afresh for every token, which is slower.
