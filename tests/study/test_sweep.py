@@ -204,6 +204,28 @@ def test_two_workers_that_see_one_run_fail_try_it_twice_in_all(data, tmp_path, m
     assert len(tries) == len(directory.runs)
 
 
+class NoWorkers:
+    """An executor that trains nothing."""
+
+    workers, trains_here = 1, True
+
+    def run_workers(self, *_):
+        pass
+
+
+def test_a_sweep_that_joins_others_leaves_the_failures_that_they_have_seen(data, tmp_path):
+    """Pods of a cluster start one after the other, and the same sweep again in the place of one that was killed."""
+    directory = open_study(tmp_path, tiny_study(data))
+    held, failed = list(directory.runs)[:2]
+    for _ in range(2):
+        directory.note_failure(failed, "a bug")
+    with directory.at_work(held):
+        sweep(directory, NoWorkers())
+    assert directory.failure(failed) == "a bug"
+    sweep(directory, NoWorkers())
+    assert not directory.failure(failed)
+
+
 def test_a_failure_is_not_taken_from_under_another_sweep(data, tmp_path):
     directory = open_study(tmp_path, tiny_study(data))
     half_written = tmp_path / "failures/.0123.json.tmp"

@@ -125,7 +125,8 @@ def sweep(
     """
     refuse_other_ranks("a sweep")
     with stopping_on_full_disk(directory.path):
-        directory.forget_failures()
+        if not directory.running():  # a sweep that joins others must not let them try a failed run for ever
+            directory.forget_failures()
         directory.forget_leftovers()
         if not directory.has_ended():
             executor.run_workers(directory, should_stop, tick)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from expertp.cli.main import EXIT_BAD_INPUT, build_parser
+from expertp.cli.main import EXIT_BAD_INPUT, EXIT_FAILED, build_parser
 from expertp.util.plain_yaml import read_yaml
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="pip install -e '.[dev]'")
@@ -55,6 +55,7 @@ def test_what_schemas_cannot_see(job: dict[str, Any]) -> None:
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     assert spec["completionMode"] == "Indexed"  # backoffLimitPerIndex requires it
     assert pod["restartPolicy"] == "Never"  # podFailurePolicy requires it
+    assert spec["backoffLimitPerIndex"] > 0  # FailIndex requires it
     [container] = pod["containers"]
     program, verb, *arguments = container["command"]
     assert (program, verb) == ("expertp", "sweep")
@@ -68,4 +69,8 @@ def test_what_schemas_cannot_see(job: dict[str, Any]) -> None:
 def test_the_exit_codes_are_those_of_the_command_line(job: dict[str, Any]) -> None:
     rules = job["spec"]["podFailurePolicy"]["rules"]
     codes = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules if "onExitCodes" in rule}
-    assert codes == {"Ignore": [128 + signal.SIGTERM], "FailJob": [EXIT_BAD_INPUT]}
+    assert codes == {
+        "Ignore": [128 + signal.SIGTERM],
+        "FailIndex": [EXIT_FAILED],
+        "FailJob": [EXIT_BAD_INPUT],
+    }
