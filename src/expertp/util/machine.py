@@ -125,9 +125,22 @@ def check_launcher() -> None:
 def local_rank_and_ranks() -> tuple[int, int]:
     """Return the place of this process among those of `rank_and_ranks` on this machine, and their number."""
     place = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID", "")
-    # SLURM writes the tasks of all nodes as 4(x2),3.
-    number = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_STEP_TASKS_PER_NODE", "").partition("(")[0]
-    return int(place) if place.isdecimal() else 0, int(number) if number.isdecimal() else 1
+    number, node = os.environ.get("LOCAL_WORLD_SIZE", ""), os.environ.get("SLURM_NODEID", "")
+    if not number.isdecimal():
+        of_step = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+        number = str(tasks_of_node(of_step, int(node) if node.isdecimal() else 0))
+    return int(place) if place.isdecimal() else 0, int(number)
+
+
+def tasks_of_node(tasks: str, node: int) -> int:
+    """Return the number of tasks of a node, from those of all nodes as SLURM writes them; 1 if it does not say.
+
+    >>> [tasks_of_node("4(x2),3", node) for node in range(4)]
+    [4, 4, 3, 1]
+    """
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks)
+    numbers = [int(number) for number, times in found for _ in range(int(times or 1))]
+    return numbers[node] if node < len(numbers) else 1
 
 
 def refuse_other_ranks(what: str) -> None:
