@@ -157,6 +157,8 @@ def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_worker
     with watching_trainers(tmp_path) as trainers:
         sweep(directory, SlurmExecutor(2), tick=disturb)
     assert done == ["preempted", "restarted", "killed"]
+    logs = [log.read_text() for log in (tmp_path / "slurm").glob("*.log")]
+    assert any("Exited with exit code 75" in log for log in logs), "the preemption has stopped a worker, which saved"
     assert len(trainers.at_once) == len(directory.runs)
     assert set(trainers.at_once.values()) == {1}, "one worker at a time trains a run"
     assert max(len(processes) for processes in trainers.seen.values()) > 1, "a run went on in another process"
