@@ -14,7 +14,7 @@ from benchmarks import performance
 from expertp.adapters.families import FAMILIES
 from expertp.analysis.paired import paired
 from expertp.cli.main import build_parser
-from expertp.errors import InputError
+from expertp.errors import InputError, how_to_install
 from expertp.rules import RULE_SETS
 from expertp.spec import BaseHPs, ModelSpec
 from scripts.docs_tables import BLOCKS, fill_blocks, markdown_table
@@ -104,6 +104,17 @@ def test_the_python_of_the_readme_runs() -> None:
 
 def test_the_readme_has_the_number_of_families() -> None:
     assert f"{len(FAMILIES)} families of Hugging Face" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_command_that_installs_an_extra_is_the_one_that_the_program_prints() -> None:
+    assert f"`{how_to_install('hf')}`" in (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_planner_says_what_can_be_copied_while_there_are_mistakes() -> None:
+    script = (ROOT / "src/expertp/report/planner.js").read_text(encoding="utf-8")
+    assert 'button.disabled = count > 0 && button.dataset.copy !== "as-link"' in script
+    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    assert "While there are mistakes, only the link can be copied." in page
 
 
 def test_the_commands_of_the_pages_name_verbs_and_flags_that_exist() -> None:
