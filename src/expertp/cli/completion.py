@@ -26,9 +26,7 @@ OVERRIDDEN = {
     **{"plan": PLANNING, "planner": PLANNING, "capacity": ("model", "train", "parallel"), "train": TRAINING},
     **{"sweep": STUDYING, "tune": STUDYING, "coordcheck": STUDYING},
 }
-
-
-# What a positional argument that is a file or a directory is called in --help; files of one kind end with .yaml.
+# Names in --help of positional arguments that are files or directories; other such names end with .yaml.
 PATHS = ("FILE", "DIR", "SOURCE")
 
 
