@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,10 @@ from expertp.spec import BaseHPs, RunSpec
 from expertp.study.store import read_study
 from expertp.study.sweep import work
 from expertp.training.checkpoints import resume
-from expertp.training.loop import TrainingLoop
+from expertp.training.loop import StepOutcome, TrainingLoop
 from expertp.training.parallel import own_part
 from expertp.training.ranks import Ranks, launched_ranks
+from expertp.training.run_model import RunModel
 from expertp.training.store import read_run
 from expertp.training.traffic import Traffic
 from expertp.training.train import train
@@ -54,7 +55,7 @@ def do_train(ranks: Ranks, run: dict[str, Any], out: str, **faults: Any) -> dict
     """Train a run.
 
     Faults at a rank and step: "stop" asks it to stop, "kill" kills it, "poison" makes its loss NaN; "instead" gives a
-    rank another run.
+    rank another run. The loads of all steps go to loads.jsonl in the run's directory.
     """
     if faults.get("instead", [None])[0] == ranks.rank:
         run = faults["instead"][1]
@@ -67,8 +68,27 @@ def do_train(ranks: Ranks, run: dict[str, Any], out: str, **faults: Any) -> dict
             os.kill(os.getpid(), signal.SIGKILL)
         return [ranks.rank, calls] == faults.get("stop")
 
-    with _Poison(ranks, faults.get("poison")):
+    with _Poison(ranks, faults.get("poison")), recording_loads(Path(out) if ranks.is_first else None):
         return train(build(RunSpec, run, "run"), out, should_stop=should_stop, ranks=ranks).to_dict()
+
+
+@contextlib.contextmanager
+def recording_loads(out: Path | None) -> Iterator[None]:
+    """Append the loads of every step to loads.jsonl in the directory of the run that is trained."""
+    original = TrainingLoop.step
+
+    def step(loop: TrainingLoop, *arguments: Any) -> StepOutcome:
+        outcome = original(loop, *arguments)
+        if out is not None:
+            with (out / "loads.jsonl").open("a") as file:
+                file.write(f"{json.dumps(outcome.load_LE.tolist())}\n")
+        return outcome
+
+    TrainingLoop.step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TrainingLoop.step = original  # type: ignore[method-assign]
 
 
 class _Poison:
@@ -96,16 +116,19 @@ class _Poison:
         TrainingLoop._accumulate = self.original  # type: ignore[method-assign]
 
 
-def do_damage(ranks: Ranks, out: str) -> str:
-    """Cut a file of the newest checkpoint that the last rank has written, and return its name."""
+def do_damage(ranks: Ranks, out: str, how: str) -> str:
+    """Cut or remove a file of the newest checkpoint that the last rank has written, and return its name."""
 
-    def cut() -> str:
+    def damage() -> str:
         folder = max((Path(out) / "checkpoints").glob("step-*"))
         file = max(folder.glob("*.safetensors"))
-        file.write_bytes(file.read_bytes()[:-4])
+        if how == "cut":
+            file.write_bytes(file.read_bytes()[:-4])
+        else:
+            file.unlink()
         return f"{folder.name}/{file.name}"
 
-    return ranks.first(cut)
+    return ranks.first(damage)
 
 
 def do_load(ranks: Ranks, run: dict[str, Any], out: str) -> dict[str, str]:
@@ -119,7 +142,13 @@ def do_load(ranks: Ranks, run: dict[str, Any], out: str) -> dict[str, str]:
 
 def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
     """Take a step; return what this rank holds, keeps and exchanges."""
-    loop = _loop(ranks, run)
+    gradients = list[int]()
+
+    def measure(model: RunModel) -> None:
+        grads = [parameter.grad for parameter in model.module.parameters() if parameter.grad is not None]
+        gradients.append(sum(own_part(each)[0].nbytes for each in grads))
+
+    loop = _loop(ranks, run, measure)
     kept = _KeptExperts(loop)
     with Traffic() as traffic, kept:
         loop.step(lambda: (False, False))
@@ -130,6 +159,8 @@ def do_count(ranks: Ranks, run: dict[str, Any]) -> dict[str, Any]:
         "parameters": sum(own_part(value)[0].numel() for value in loop.parameters.values()),
         "optimizer": sum(own_part(value)[0].numel() for value in state),
         "kept": kept.bytes,
+        "loads": kept.loads,
+        "state": sum(own_part(value)[0].nbytes for value in [*loop.parameters.values(), *state]) + gradients[0],
     }
 
 
@@ -187,6 +218,7 @@ class _KeptExperts(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, loop: TrainingLoop) -> None:
         super().__init__(self._remember, lambda tensor: tensor)
         self.bytes, self._saved, self._loss = 0, list[torch.Tensor](), loop.model.loss
+        self.loads = list[Any]()  # of the micro-batches of this rank
         loop.model.loss = self._forward  # type: ignore[method-assign]
 
     def _remember(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -200,12 +232,13 @@ class _KeptExperts(torch.autograd.graph.saved_tensors_hooks):
         assert experts, "no expert weight was saved"
         self.bytes += sum(each.untyped_storage().nbytes() for each in experts)
         self._saved.clear()
+        self.loads.append(out.load_LE.tolist())
         return out
 
 
-def _loop(ranks: Ranks, run: dict[str, Any]) -> TrainingLoop:
+def _loop(ranks: Ranks, run: dict[str, Any], on_gradients: Callable[[RunModel], None] = lambda _: None) -> TrainingLoop:
     spec = build(RunSpec, run, "run")
-    return TrainingLoop(spec, open_dataset(spec.train.data), "cpu", ranks)
+    return TrainingLoop(spec, open_dataset(spec.train.data), "cpu", ranks, on_gradients)
 
 
 def hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:

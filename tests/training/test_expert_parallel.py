@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from rank_program import HIDDEN, WIDTH, hashes
+from rank_program import HIDDEN, WIDTH, hashes, recording_loads
 from ranks import do_jobs, records
 from runs import run_tree, write_tokens
 
 from expertp.capacity.anatomy import anatomy
 from expertp.capacity.devices import DEVICES
+from expertp.capacity.estimate import memory
 from expertp.capacity.job import JobSpec
-from expertp.capacity.layout import Layout, transfers
+from expertp.capacity.layout import Layout, exchanged_bytes, transfers
 from expertp.config import build
 from expertp.data import open_dataset
 from expertp.spec import RunSpec
@@ -49,7 +50,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def in_one_process(tree: dict[str, Any], out: Path, stop_after: int = 10**9) -> Path:
     calls = iter(range(1, 1000))
-    train(build(RunSpec, {**tree, "parallel": {}}, "run"), out, should_stop=lambda: next(calls) == stop_after)
+    with recording_loads(out):
+        train(build(RunSpec, {**tree, "parallel": {}}, "run"), out, should_stop=lambda: next(calls) == stop_after)
     return out
 
 
@@ -60,7 +62,7 @@ def saved_state(out: Path) -> dict[str, torch.Tensor]:
 
 
 def check_equal(here: Path, there: Path) -> None:
-    """Check that two runs have equal losses to 1e-12, and exactly equal loads and expert biases."""
+    """Check that two runs have losses and weights within 1e-12, and exactly equal loads and expert biases."""
     pairs = list(zip(records(here), records(there), strict=True))
     for name in ("loss", "val_loss"):
         assert max(abs((a[name] or 1) - (b[name] or 1)) / (b[name] or 1) for a, b in pairs) <= 1e-12
@@ -71,6 +73,16 @@ def check_equal(here: Path, there: Path) -> None:
     assert len(biases) == 2
     assert all(mine[name].any() and torch.equal(mine[name], other[name]) for name in biases)
     assert mine.keys() == other.keys()
+    weights = [name for name in mine if "/" not in name]
+    assert len(weights) == 26
+    assert max((mine[name] - other[name]).abs().max() for name in weights) <= 1e-12
+    assert loads(here) == loads(there)
+    assert len(loads(here)) == len(pairs)
+
+
+def loads(out: Path) -> list[str]:
+    """Return the loads of every step."""
+    return (out / "loads.jsonl").read_text().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +95,8 @@ def four_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
         {"do": "load", "run": tree(data, SPREAD), "out": str(folder / "begun by one")},
         {"do": "count", "run": tree(data, dtype="float32")},
         {"do": "count", "run": tree(data, SPREAD, dtype="bfloat16")},
+        {"do": "count", "run": tree(data, dtype="bfloat16")},
+        {"do": "count", "run": tree(data, SPREAD, dtype="float32", micro_batch=1)},
         {"do": "train", "run": tree(data, {"experts": 4}, {"n_exp": 6}), "out": str(folder / "refused")},
         {"do": "train", "run": tree(data, {"experts": 2, "replicas": 4}), "out": str(folder / "refused")},
     ]
@@ -108,11 +122,12 @@ def test_a_checkpoint_of_one_process_is_loaded_by_all_ranks(four_ranks: tuple[Pa
     assert all(rank[1] == expected for rank in outcomes)
 
 
-def promised(tree: dict[str, Any], layout: Layout) -> tuple[int, dict[tuple[str, str], int]]:
-    """Return what `expertp capacity` says: the parameters of the model, and the bytes of buffers of a step."""
+def promised(tree: dict[str, Any], layout: Layout) -> tuple[int, int, dict[tuple[str, str], int]]:
+    """Return what `expertp capacity` says: the parameters, the bytes of the state, and those of buffers of a step."""
     job = JobSpec.of_run(build(RunSpec, tree, "run"))
     model = anatomy(job)
-    return model.numel, {(each.kind, each.what): each.buffer for each in transfers(model, job, layout, DEVICES["h100"])}
+    buffers = {(each.kind, each.what): each.buffer for each in transfers(model, job, layout, DEVICES["h100"])}
+    return model.numel, memory(model, job, layout).state, buffers
 
 
 def check_bytes(counted: dict[str, Any], buffers: dict[tuple[str, str], int]) -> None:
@@ -129,33 +144,64 @@ def check_bytes(counted: dict[str, Any], buffers: dict[tuple[str, str], int]) ->
 def test_a_rank_holds_its_part_and_gathers_what_it_computes(
     four_ranks: tuple[Path, list[list[Any]]], data: Path
 ) -> None:
-    total, buffers = promised(tree(data, dtype="float32"), Layout(4))
-    for counted in (rank[2] for rank in four_ranks[1]):
-        assert abs(counted["parameters"] / (total / 4) - 1) < 0.05
-        assert counted["optimizer"] == 2 * counted["parameters"]
-        assert counted["kept"] == 0
-        check_bytes(counted, buffers)
-    assert sum(rank[2]["parameters"] for rank in four_ranks[1]) == total
+    for dtype, number in (("float32", 2), ("bfloat16", 4)):
+        total, state, buffers = promised(tree(data, dtype=dtype), Layout(4))
+        for counted in (rank[number] for rank in four_ranks[1]):
+            assert abs(counted["parameters"] / (total / 4) - 1) < 0.05
+            assert counted["optimizer"] == 2 * counted["parameters"]
+            assert counted["state"] == 16 * counted["parameters"], "weights, gradients and two moments in float32"
+            assert abs(counted["state"] / state - 1) < 0.05
+            assert counted["kept"] == 0, "no gathered weight, rounded or not, is kept"
+            check_bytes(counted, buffers)
+        assert sum(rank[number]["parameters"] for rank in four_ranks[1]) == total
 
 
 @pytest.mark.heavy
 def test_bytes_of_spread_experts(four_ranks: tuple[Path, list[list[Any]]], data: Path) -> None:
-    outcomes = [rank[3] for rank in four_ranks[1]]
-    _, buffers = promised(tree(data, SPREAD, dtype="bfloat16"), Layout(4, experts=2))
-    for counted in outcomes:
-        check_bytes(counted, buffers)
-        assert counted["kept"] == 0, "no rounded copy of a gathered weight is kept"
-    # Loads are not even, so that ranks receive more or fewer visits; the sum does not depend on who does.
-    exchanged = buffers["all-to-all", "visits of experts"]
-    assert sum(counted["bytes"]["all_to_all"] for counted in outcomes) == 4 * exchanged
+    """With one and with two micro-batches per rank."""
+    layout = Layout(4, experts=2)
+    for run, number in (
+        (tree(data, SPREAD, dtype="bfloat16"), 3),
+        (tree(data, SPREAD, dtype="float32", micro_batch=1), 5),
+    ):
+        outcomes = [rank[number] for rank in four_ranks[1]]
+        job = JobSpec.of_run(build(RunSpec, run, "run"))
+        _, state, buffers = promised(run, layout)
+        for rank, counted in enumerate(outcomes):
+            check_bytes(counted, buffers)
+            assert counted["kept"] == 0, "no rounded copy of a gathered weight is kept"
+            assert abs(counted["state"] / state - 1) < 0.05
+            visits = visits_of(rank, [each["loads"] for each in outcomes])
+            assert counted["bytes"]["all_to_all"] == sum(exchanged_bytes(job, layout, *each) for each in visits)
+        # Loads are not even, so that ranks receive more or fewer visits; the sum does not depend on who does.
+        assert len({counted["bytes"]["all_to_all"] for counted in outcomes}) > 1
+        exchanged = buffers["all-to-all", "visits of experts"]
+        assert sum(counted["bytes"]["all_to_all"] for counted in outcomes) == 4 * exchanged
+
+
+def visits_of(rank: int, loads_of_ranks: list[list[list[list[int]]]]) -> list[tuple[int, int]]:
+    """Return the visits that a rank sends and receives, in every micro-batch and layer; two neighbours share experts.
+
+    Args:
+        rank: the rank.
+        loads_of_ranks: visits of the tokens of every rank by micro-batch, layer and expert.
+    """
+    first = rank - rank % 2
+    found = []
+    for own, *pair in zip(loads_of_ranks[rank], *loads_of_ranks[first : first + 2], strict=True):
+        for layer, sent in enumerate(own):
+            half = len(sent) // 2
+            experts = slice(half * (rank % 2), half * (rank % 2 + 1))
+            found.append((sum(sent), sum(sum(each[layer][experts]) for each in pair)))
+    return found
 
 
 @pytest.mark.heavy
 def test_layouts_that_do_not_fit_are_refused(four_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = four_ranks
     for rank in outcomes:
-        assert rank[4] == "InputError: parallel.experts=4 cannot share model.n_exp=6 evenly; set a divisor, or 1"
-        assert "parallel.replicas=4 times parallel.experts=2 does not divide the 4 processes" in rank[5]
+        assert rank[6] == "InputError: parallel.experts=4 cannot share model.n_exp=6 evenly; set a divisor, or 1"
+        assert "parallel.replicas=4 times parallel.experts=2 does not divide the 4 processes" in rank[7]
     assert not (folder / "refused").exists()
 
 
