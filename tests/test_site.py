@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_pages_load_nothing_from_the_network(site: Path) -> None:
         loads.feed(page.read_text(encoding="utf-8"))
         away = [each for each in loads.found if re.match(r"(https?:)?//", each)]
         assert not away, page
-        here = [each for each in loads.found if not each.startswith("data:")]
+        here = [unquote(each) for each in loads.found if not each.startswith("data:")]
         places = [site / each[1:] if each.startswith("/") else page.parent / each for each in here]  # 404.html: from /
         missing = [str(place) for place in places if not place.exists()]
         assert not missing, page

@@ -282,8 +282,8 @@ ALONE_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MAS
     [
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two' is no number of processes"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' is no number of processes"),
-        ({"RANK": "2"}, "WORLD_SIZE=2, but RANK='2', not a number below it"),
-        ({"RANK": "x"}, "WORLD_SIZE=2, but RANK='x', not a number below it"),
+        ({"RANK": "2"}, "WORLD_SIZE=2, but RANK='2' is not a number below it"),
+        ({"RANK": "x"}, "WORLD_SIZE=2, but RANK='x' is not a number below it"),
         ({"RANK": None}, "WORLD_SIZE=2, but RANK is not set"),
         ({"MASTER_ADDR": None}, "MASTER_ADDR must be set where RANK is"),
         ({"MASTER_ADDR": None, "MASTER_PORT": None}, "MASTER_ADDR and MASTER_PORT must be set where RANK is"),

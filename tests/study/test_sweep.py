@@ -95,6 +95,7 @@ def test_by_default_there_is_a_worker_per_core(data, tmp_path, monkeypatch):
 @pytest.mark.heavy
 def test_a_study_is_not_trained_by_each_of_several_ranks(data, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     with pytest.raises(InputError, match="a launcher has started 2 processes, but a sweep is one process; start it wi"):
         run_study(tiny_study(data), tmp_path, InProcess())
 

@@ -398,6 +398,7 @@ def test_sigterm_saves_and_exits_143(data, tmp_path):
 
 def test_several_ranks_do_not_each_train_the_run(data, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     with pytest.raises(
         InputError, match="a launcher has started 2 processes, but a run without `ranks` is trained by one"
     ):

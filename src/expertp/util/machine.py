@@ -117,8 +117,8 @@ def check_launcher() -> None:
         if not number.isdecimal() or int(number) < 1:
             raise InputError(f"{ranks}={shown(number)} is no number of processes; {remedy}")
         if int(number) > 1 and not (place and place.isdecimal() and int(place) < int(number)):
-            what = f"{rank}={shown(place)}" if place else f"{rank} is not set"
-            raise InputError(f"{ranks}={number}, but {what}, not a number below it; {remedy}")
+            what = f"{rank}={shown(place)} is not a number below it" if place else f"{rank} is not set"
+            raise InputError(f"{ranks}={number}, but {what}; {remedy}")
         return
 
 
