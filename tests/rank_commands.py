@@ -76,7 +76,7 @@ def outcome(size: int, folder: Path, number: int, command: dict[str, Any]) -> di
 def main(size: int, folder: Path) -> None:
     """Run all commands."""
     torch.set_num_threads(1)
-    command_line.RANK_0_SECONDS = 0.0
+    command_line.rank_0_ends = lambda: True
     trackers.PACKAGES = {**trackers.PACKAGES, "trackio": "no_such_package"}
     commands = json.loads((folder / "commands.json").read_text())
     outcomes = [outcome(size, folder, number, each) for number, each in enumerate(commands)]

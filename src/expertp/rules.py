@@ -220,7 +220,7 @@ WIDTHS = (N, N_gamma, KV, R)
 MUP = _keep(EXPERTP, *WIDTHS)
 COMPLETEP = _with_init(_keep(EXPERTP, *WIDTHS, L), DOWN_PROJECTIONS, init=(N * a) ** -HALF, lr=1 / (N * a))
 FAN_IN_DOWN = _with_init(EXPERTP, DOWN_PROJECTIONS, init=(N * a) ** -HALF)
-# Controls: EXPERTP without one factor. Along the axis of this factor, a study that can see a failure sees one.
+# EXPERTP without one factor. NO_DEPTH is a control along depth; layer norms may make up for the factors of the others.
 NO_DEPTH = replace(EXPERTP, forward=replace(EXPERTP.forward, residual=ONE))
 NO_MEAN = replace(
     EXPERTP, forward=replace(EXPERTP.forward, moe_output=E / N_ACT)

@@ -263,7 +263,7 @@ def test_every_rank_refuses_with_exit_code_2(
 ) -> None:
     monkeypatch.setenv(launcher[0], str(rank))
     monkeypatch.setenv(launcher[1], "2")
-    monkeypatch.setattr("expertp.cli.main.RANK_0_SECONDS", 0.0)
+    monkeypatch.setattr("expertp.cli.main.rank_0_ends", lambda: True)
     for verb in ONE_PROCESS:
         assert main([verb, "nowhere"]) == 2
         assert capsys.readouterr().err.count("a launcher has started 2 processes") == (rank == 0)
@@ -289,6 +289,7 @@ ALONE_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MAS
         ({"MASTER_ADDR": None, "MASTER_PORT": None}, "MASTER_ADDR and MASTER_PORT must be set where RANK is"),
         ({"MASTER_PORT": "http"}, "MASTER_PORT='http' is no port"),
         ({"MASTER_PORT": "65536"}, "MASTER_PORT='65536' is no port"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT='0' is no port"),
     ],
 )
 def test_a_launcher_that_makes_no_sense_is_refused_at_once(
@@ -315,6 +316,22 @@ def test_a_launcher_that_makes_no_sense_is_refused_at_once(
 
 
 @pytest.mark.heavy
+def test_a_port_that_another_program_has_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        environment = {**os.environ, **ALONE_OF_TWO, "MASTER_PORT": str(taken.getsockname()[1])}
+        command = [sys.executable, "-m", "expertp", "train", "run.yaml", "--out", "out"]
+        finished = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert finished.returncode == 2
+    (line,) = (each for each in finished.stderr.splitlines() if each.startswith("expertp: "))
+    assert "the port at which the processes meet is taken; set MASTER_PORT to a free one" in line
+    assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.heavy
 def test_a_process_that_waits_for_the_others_says_so(tmp_path: Path) -> None:
     """Rank 1 speaks as well: rank 0 may be the one that was not started."""
     program = (
@@ -333,7 +350,7 @@ def test_a_process_that_waits_for_the_others_says_so(tmp_path: Path) -> None:
     assert f"rank 1 of 2 has waited 0 s for the others at 127.0.0.1:{port}; do all run, and reach this address?" in line
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "rank_0_ends"), [(0, True), (1, True), (1, False)])
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [(OSError(5, "Input/output error", "tokens.bin"), 2, "tokens.bin: Input"), (MemoryError(), 1, "out of memory")],
@@ -343,19 +360,21 @@ def test_of_several_ranks_one_reports_an_error_of_the_system(
     code: int,
     message: str,
     rank: int,
+    rank_0_ends: bool,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What only one rank may know is said by it where rank 0 has not ended, and may never hear of it."""
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("expertp.cli.main.RANK_0_SECONDS", 0.0)
+    monkeypatch.setattr("expertp.cli.main.rank_0_ends", lambda: rank_0_ends)
 
     def fail(*_: object) -> NoReturn:
         raise error
 
     monkeypatch.setattr("expertp.cli.main.run_verb", fail)
     assert main(["train", "run.yaml", "--out", "out"]) == code
-    assert capsys.readouterr().err.count(message) == (rank == 0)
+    assert capsys.readouterr().err.count(message) == (rank == 0 or not rank_0_ends)
     assert main(["trian", "run.yaml"]) == 2
     assert capsys.readouterr().err.count("unknown verb") == (rank == 0)
 

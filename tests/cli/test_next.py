@@ -1,6 +1,7 @@
 """The one next command: every verb has one, it parses, and only people see it."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -41,6 +42,7 @@ FOLLOWS = {
     "show study.yaml": "expertp sweep study.yaml --dry-run",
     "show base.yaml": "expertp planner --base base.yaml",
     "show base.yaml model.n_embd=32 hps.lr=0.1": "expertp planner --base base.yaml hps.lr=0.1",
+    "show other/base.yaml": "expertp init",  # of another architecture than the target that the planner starts with
     "show theory.yaml": "expertp theory solve theory.yaml",
     "init": "expertp plan --base configs/base.yaml --target configs/target.yaml",
     "train run.yaml --out 'my run'": "expertp generate 'my run' --prompt Once",
@@ -95,6 +97,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.json").write_text("{}")
     (tmp_path / "config.json").write_text('{"model_type": "olmoe"}')
+    (tmp_path / "other").mkdir()
+    base = (tmp_path / "base.yaml").read_text()
+    (tmp_path / "other/base.yaml").write_text(re.sub(r"(n_embd: .*)", r"\1\n  d_head: 16", base))
+    assert "d_head: 16" in (tmp_path / "other/base.yaml").read_text()
     (tmp_path / "plan.json").write_text('{"target": {}, "groups": {}}')
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -148,20 +148,30 @@ def _speaks(argv: Sequence[str]) -> bool:
     return rank == 0 or ranks == 1 or not argv or argv[0] in VERBS.keys() - {*ONE_PROCESS, "train"}
 
 
-def _report(error: str, argv: Sequence[str]) -> None:
+def _report(error: str, argv: Sequence[str], is_own: bool = False) -> None:
     """Print an error once: the other ranks leave it to rank 0, and wait until it has ended.
 
-    When a rank has ended, torchrun sends SIGTERM to all others.
+    Args:
+        error: the error.
+        argv: the command.
+        is_own: whether only this rank may know the error. It prints it if rank 0 is still busy after the wait.
     """
     if _speaks(argv):
         return _say(error)
-    is_told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
-        return None
-    before = signal.signal(signal.SIGTERM, lambda *_: is_told.set())
-    is_told.wait(RANK_0_SECONDS)
-    signal.signal(signal.SIGTERM, before)
+    if not rank_0_ends() and is_own:
+        _say(error)
     return None
+
+
+def rank_0_ends() -> bool:
+    """Wait until rank 0 has ended; return whether it did. torchrun then sends SIGTERM to all other ranks."""
+    has_ended = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        return False
+    before = signal.signal(signal.SIGTERM, lambda *_: has_ended.set())
+    has_ended.wait(RANK_0_SECONDS)
+    signal.signal(signal.SIGTERM, before)
+    return has_ended.is_set()
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -241,14 +251,15 @@ def _main(argv: Sequence[str], interrupted: threading.Event) -> int:
             return _say_interrupted(argv)
         if is_out_of_memory(error):
             what = "out of memory; use a smaller model, a smaller train.micro_batch or fewer --workers, and run again"
-            _report(what, argv)
+            _report(what, argv, is_own=True)
             return EXIT_FAILED
         if not isinstance(error, OSError):
             raise
         # The second name is that of the file which a temporary one could not replace.
         name = error.filename2 or error.filename
         where = f"{name}: " if name else ""
-        _report(f"{where}{error.strerror or error}; {OS_HINTS.get(error.errno or 0, 'check the path')}", argv)
+        hint = OS_HINTS.get(error.errno or 0, "check the path")
+        _report(f"{where}{error.strerror or error}; {hint}", argv, is_own=True)
         return EXIT_BAD_INPUT
 
 

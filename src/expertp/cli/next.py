@@ -13,6 +13,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from expertp.cli.init import DIRECTORY, STARTERS
+from expertp.cli.planner import CONFIGS
 from expertp.config import load_base, load_target, sections_of, split_overrides
 from expertp.errors import InputError
 from expertp.plan import plan
@@ -110,7 +111,22 @@ def _after_file(path: Path, overrides: Words) -> str:
             return command("theory", "solve", path, *overrides)
         case kind:  # base or target; the planner's model.* are those of the target
             section = "hps." if kind == "base" else "model."
-            return command("planner", f"--{kind}", path, *(text for text in overrides if text.startswith(section)))
+            mine = [text for text in overrides if text.startswith(section)]
+            return (
+                _planner(kind, path, mine) or _plan(path.parent / "base.yaml", path.parent / "target.yaml") or _init()
+            )
+
+
+def _planner(kind: str, path: Path, overrides: Words) -> str | None:
+    """Return the command that makes the page of a base or target, or None if its other model does not fit."""
+    sections = split_overrides(overrides, {"model": ModelSpec, "hps": BaseHPs})
+    try:
+        base, hps = load_base(path if kind == "base" else CONFIGS / "base.yaml", sections["hps"])
+        target = load_target(path if kind == "target" else CONFIGS / "target.yaml", sections["model"])
+        plan(base, target, hps, allow_kappa_change=True)
+    except InputError:
+        return None
+    return command("planner", f"--{kind}", path, *overrides)
 
 
 def _after_init(args: Args, words: Words) -> str:

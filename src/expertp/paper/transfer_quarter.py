@@ -40,7 +40,7 @@ def swept_at_largest(sizes: Sizes, **settings: Any) -> dict[str, Any]:
 
 
 def with_controls(sizes: Sizes) -> dict[str, Any]:
-    """Return axes, and arms that should fail on them."""
+    """Return axes, controls on them, and arms without one factor, which layer norms may make up for."""
     return {
         "axes": swept_at_largest(sizes),
         "arms": {

@@ -53,7 +53,7 @@ def _arms(steps_times_lr: float) -> dict[str, Any]:
 
 STUDY = zero_shot_study(
     "weight-decay",
-    # A look with the seeds 0 to 2 left noise to decide; 8 seeds have the power, and are other ones.
+    # With the seeds 0 to 2, noise decided. These 8 have the power to decide, and none of them was looked at before.
     cpu={
         "axes": {"width": [64, 256], "experts": [8, 32]},
         "arms": _arms(300 * 2**-6.5),

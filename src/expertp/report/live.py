@@ -138,7 +138,8 @@ class Follower:
         self._subject: Watched = Waiting(self.path)
         self._view = self._subject.look()
         self.pause = LOOK_SECONDS
-        self._asked_at, self._is_wanted = time.monotonic(), threading.Event()
+        self._asked_at = time.monotonic()
+        self._is_wanted, self._is_back = threading.Event(), threading.Event()
         self._has_ended, self._has_looked = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
 
@@ -150,9 +151,13 @@ class Follower:
         """End the thread; what it draws at this moment is not waited for."""
         self._has_ended.set()
         self._is_wanted.set()
+        self._is_back.set()
 
     def view(self) -> View:
         """Return the newest view, and keep it current for a while; waits for the first one."""
+        if time.monotonic() - self._asked_at > IDLE_SECONDS:  # what is there may be old
+            self._has_looked.clear()
+            self._is_back.set()
         self._asked_at = time.monotonic()
         self._is_wanted.set()
         self._has_looked.wait(timeout=LOOK_SECONDS)
@@ -175,9 +180,14 @@ class Follower:
         return self._view
 
     def _follow(self) -> None:
+        seen: Watched | None = None
         while not self._has_ended.is_set():
-            self.pause = pause_after(self.look(), self.budget.share)
-            self._has_ended.wait(self.pause)
+            self._is_back.clear()
+            view = self.look()
+            # The first look at a subject reads all that has ended; the later ones tell what a look costs.
+            self.pause = pause_after(view, self.budget.share) if self._subject is seen else LOOK_SECONDS
+            seen = self._subject
+            self._is_back.wait(self.pause)
             if time.monotonic() - self._asked_at > IDLE_SECONDS:
                 self._is_wanted.clear()
                 self._is_wanted.wait()
@@ -196,7 +206,7 @@ def pause_after(view: View, share: float = SHARE) -> float:
 
 
 def _with_trouble(view: View, text: str) -> View:
-    """Return a view that says what is wrong, and shows the rest as it was."""
+    """Return a view that says what is wrong, and shows the rest as it was; the next look may come soon."""
     html = fill("live_now.html", kind="trouble", path="", box=Missing(text, None))
     kept: Sequence[Part] = [part for part in view.parts if part.anchor != "trouble"]
-    return View(view.title, (Part("trouble", html), *kept), view.cores, view.look_seconds, view.is_provisional)
+    return View(view.title, (Part("trouble", html), *kept), view.cores, is_provisional=view.is_provisional)

@@ -153,8 +153,8 @@ def meeting_place(environment: Mapping[str, str]) -> str:
     'tcp://gpu03:20701'
     """
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-    if port and not (port.isdecimal() and int(port) < 2**16):
-        raise InputError(f"MASTER_PORT={shown(port)} is no port; set a number below 65536, the same on all machines")
+    if port and not (port.isdecimal() and 0 < int(port) < 2**16):
+        raise InputError(f"MASTER_PORT={shown(port)} is no port; set one of 1 to 65535, the same on all machines")
     if "RANK" in environment:
         if not (address and port):
             missing = " and ".join(name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name))
@@ -210,6 +210,9 @@ def naming_lost_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if isinstance(error, dist.DistNetworkError) and "EADDRINUSE" in str(error):
+            remedy = "set MASTER_PORT to a free one, the same on all machines"
+            raise InputError(f"the port at which the processes meet is taken; {remedy}") from error
         if not _is_lost(error):
             raise
         what = _last_words() or "another process of the run has ended or cannot be reached"

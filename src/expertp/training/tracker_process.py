@@ -12,6 +12,7 @@ import os
 import secrets
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from queue import Queue
@@ -141,4 +142,10 @@ def pass_on(lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    pass_on(read_ahead(sys.stdin))
+    try:
+        pass_on(read_ahead(sys.stdin))
+    except BaseException:
+        traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)  # Python cannot shut down while a thread reads the pipe

@@ -190,15 +190,16 @@ class ProcessTracker:
         """Say that the run has ended. The process takes its time to store or upload what it has."""
         if self._process is None:
             return
-        self._waiting += _line({"end": True})
+        last = _line({"end": True})
+        self._waiting += last
         self._flush()
         ends_at = time.monotonic() + END_SECONDS
         while self._process is not None and self._waiting and time.monotonic() < ends_at:
             assert self._process.stdin is not None
             select.select([], [self._process.stdin], [], 0.1)
             self._flush()
-        left = self.lost + self._waiting.count(b"\n")
-        if self._process is not None and left:
+        left = self.lost + self._waiting.removesuffix(last).count(b"\n")
+        if self._process is not None and (left or self._waiting):
             self._give_up(f"it did not take {plural(left, 'record')}")
         elif self._process is not None:
             self._close(self._process)

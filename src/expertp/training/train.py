@@ -92,13 +92,20 @@ def _check_same(run: RunSpec, dataset: Dataset, device: str, ranks: Ranks) -> No
 
     Settings that are not part of a run's identity count as well: they say when ranks exchange what.
     """
-    found = run.replace(train=run.train.replace(data=f"hash {dataset.content_hash}", device=device))
-    first, *others = ranks.gathered(found)
+    same = run.replace(train=run.train.replace(data="", device="auto"))  # both may be called differently elsewhere
+    first, *others = ranks.gathered((same, dataset.content_hash, device))
     for rank, other in enumerate(others, 1):
-        if difference := first_difference(other, first):
+        if other[2] != first[2]:
+            raise InputError(f"rank {rank} computes on {other[2]}, but rank 0 on {first[2]}; set train.device")
+        if other[1] != first[1]:
             raise InputError(
-                f"rank {rank} has other settings or other data than rank 0 ({difference}); give all ranks the same run "
-                "file, overrides and data"
+                f"rank {rank} has other data than rank 0 (hash {other[1]} there, {first[1]} here); copy the directory "
+                "of train.data to all machines"
+            )
+        if difference := first_difference(other[0], first[0]):
+            raise InputError(
+                f"rank {rank} has other settings than rank 0 ({difference}); give all ranks the same run file and "
+                "overrides"
             )
 
 

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from expertp.util.machine import host, lives
 
 # Attempts to lock a directory that another process removes at the same time.
 LOCK_ATTEMPTS = 20
+# Seconds between two attempts while another process has the lock.
+LOCK_SECONDS = 0.2
 # Errors after which no file can be written in a directory.
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # The file that is locked in a directory, and errors of file systems without locks.
@@ -130,8 +133,10 @@ def move_into_place(temporary: Path, path: Path) -> None:
 
 
 @contextmanager
-def exclusive(directory: Path, busy: str, is_temporary: bool = False) -> Iterator[None]:
-    """Lock a directory, creating it if needed; raise `BusyError(busy)` if another process has locked it.
+def exclusive(directory: Path, busy: str, is_temporary: bool = False, patience: float = 0.0) -> Iterator[None]:
+    """Lock a directory, creating it if needed; raise `BusyError(busy)` if another process keeps its lock.
+
+    `patience` is the number of seconds to wait for the other process.
 
     The lock is on a file `.lock` in the directory, opened for writing: NFS grants no lock on a directory. The file
     stays, because removing it would let a machine with an outdated view lock the removed file; only a command that
@@ -139,7 +144,7 @@ def exclusive(directory: Path, busy: str, is_temporary: bool = False) -> Iterato
     """
     lock, was_there = directory / LOCK_FILE, directory.exists()
     had_lock, has_failed = lock.exists(), True
-    descriptor = _lock(directory, busy)
+    descriptor = _lock(directory, busy, time.monotonic() + patience)
     try:
         yield
         has_failed = False
@@ -153,11 +158,17 @@ def exclusive(directory: Path, busy: str, is_temporary: bool = False) -> Iterato
         os.close(descriptor)
 
 
-def _lock(directory: Path, busy: str) -> int:
-    """Lock a directory, creating it if needed, and return the descriptor that holds the lock."""
+def _lock(directory: Path, busy: str, until: float) -> int:
+    """Lock a directory, creating it if needed, and return the descriptor that holds the lock; wait until a time."""
     for _ in range(LOCK_ATTEMPTS):
         with suppress(FileExistsError, FileNotFoundError):
-            return _try_lock(directory, busy)
+            while True:
+                try:
+                    return _try_lock(directory, busy)
+                except BusyError:
+                    if time.monotonic() >= until:
+                        raise
+                time.sleep(LOCK_SECONDS)
     return _try_lock(directory, busy)
 
 

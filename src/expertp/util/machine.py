@@ -104,12 +104,11 @@ def rank_and_ranks() -> tuple[int, int]:
     return 0, 1
 
 
-def check_launcher() -> None:
+def check_launcher(remedy: str = "start the command with torchrun or srun, or unset both") -> None:
     """Raise `InputError` if the variables of a launcher name no place among its processes.
 
     A process that took itself for another one, or for the only one, would wait for ever or train alone.
     """
-    remedy = "start the command with torchrun or srun, or unset both"
     for rank, ranks in PLACES:
         place, number = os.environ.get(rank), os.environ.get(ranks)
         if not number:
@@ -145,7 +144,7 @@ def tasks_of_node(tasks: str, node: int) -> int:
 
 def refuse_other_ranks(what: str) -> None:
     """Raise an error if a launcher has started several processes for `what`, which is one."""
-    check_launcher()
+    check_launcher(f"{what} is one process; start it without torchrun or srun -n, and unset both")
     _, ranks = rank_and_ranks()
     if ranks > 1:
         raise InputError(

@@ -30,7 +30,7 @@ RAY = {"RAY_worker_niceness": "0"}
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install 'expertp[ray]' has it")
+@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install -e '.[ray]' has it")
 def test_a_process_of_ray_that_is_killed_changes_nothing(
     data: Path, tmp_path: Path, quiet: Callable[[StudySpec], list[dict[str, str]]]
 ) -> None:
@@ -62,7 +62,7 @@ def raise_error(path: str, name: str) -> int:
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install 'expertp[ray]' has it")
+@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install -e '.[ray]' has it")
 def test_a_task_that_raises_is_one_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raise_error.__module__ = "__main__"  # Ray then sends the function itself: its processes do not have the tests
     monkeypatch.setattr(module, "run_job", raise_error)
@@ -80,7 +80,7 @@ def test_without_ray_the_command_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     study = build_study(study_tree(data), "study:")
-    with pytest.raises(InputError, match=r"needs the extra: pip install 'expertp\[ray\]'"):
+    with pytest.raises(InputError, match=r"ray needs ray: pip install -e '\.\[ray\]'"):
         sweep(open_study(tmp_path, study, trains_here=False), RayExecutor(1))
 
 
@@ -143,7 +143,7 @@ def test_what_no_node_can_hold_is_refused(device: str, processes: int, what: str
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install 'expertp[ray]' has it")
+@pytest.mark.skipif(not HAS_RAY, reason="no Ray; pip install -e '.[ray]' has it")
 def test_a_real_cluster_without_such_a_node_refuses_at_once(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -324,20 +324,19 @@ def test_an_array_that_was_just_ending_is_submitted_again_once(data: Path, tmp_p
     assert "scancel" not in fake.commands
 
 
-def test_of_two_sweeps_one_submits(
-    data: Path, tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other sweep submits its array while this one is about to."""
+def test_of_two_sweeps_one_submits(data: Path, tmp_path: Path, fake: FakeSlurm) -> None:
+    """The other sweep submits its array while this one is about to, which waits for it."""
     directory, fake.states["17"] = open_elsewhere(tmp_path, four_runs(data)), ["RUNNING"] * 9
+    has_begun = threading.Event()
 
-    @contextmanager
-    def just_after_another(folder: Path, busy: str) -> Iterator[None]:
-        with exclusive(folder, busy):
+    def submit() -> None:
+        with exclusive(tmp_path / "slurm", "busy"):
+            has_begun.set()
+            time.sleep(0.5)
             slurm_jobs.note_job(directory, "17")
-        with exclusive(folder, busy):
-            yield
 
-    monkeypatch.setattr(module, "exclusive", just_after_another)
+    threading.Thread(target=submit).start()
+    assert has_begun.wait(10)
     ticks = iter(range(9))
     SlurmExecutor(2).run_workers(directory, lambda: False, lambda: next(ticks) == 3 and fail_all(directory))
     assert "sbatch" not in fake.commands

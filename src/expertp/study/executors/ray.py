@@ -15,7 +15,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from expertp.errors import InputError, RunError, one_line
+from expertp.errors import InputError, RunError, how_to_install, one_line
 from expertp.study.executors.local import EXIT_REFUSED
 from expertp.study.executors.task import run_job
 from expertp.study.store import AUTO, StudyDirectory
@@ -118,7 +118,7 @@ def _connected(place: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise InputError("--executor ray needs the extra: pip install 'expertp[ray]'") from None
+        raise InputError(f"--executor ray needs ray: {how_to_install('ray')}") from None
     if ray.is_initialized():
         yield ray
         return

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from expertp.errors import InputError, RunError, shown
-from expertp.study.executors.slurm_jobs import FOLDER, active_job, cancel, note_job, run, states_of
+from expertp.study.executors.slurm_jobs import CANCEL_SECONDS, FOLDER, active_job, cancel, note_job, run, states_of
 from expertp.study.store import StudyDirectory
 from expertp.study.table import ENDED
 from expertp.util.files import exclusive, write_atomically
@@ -102,7 +102,8 @@ class SlurmExecutor:
     def _active_or_submitted(self, directory: StudyDirectory) -> tuple[str, bool]:
         """Return the active array of a study, or submit one; and whether it is new."""
         folder = directory.path / FOLDER
-        with exclusive(folder, f"{folder}: another sweep is submitting this study; wait for it"):
+        busy = f"{folder}: another sweep is submitting this study; wait for it"
+        with exclusive(folder, busy, patience=CANCEL_SECONDS):  # the other one may have to cancel an array first
             if (found := active_job(directory)) is not None:
                 return found, False
             write_atomically(folder / SCRIPT_FILE, self.script(directory).encode())

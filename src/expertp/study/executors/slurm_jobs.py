@@ -81,14 +81,13 @@ def states_of(job: str) -> dict[str, int] | None:
 
 def cancel(job: str) -> None:
     """Cancel an array and wait until its workers have saved and ended; raise `RunError` if SLURM does not cancel it."""
-    begun, is_cancelled = time.monotonic(), False
+    begun, answer = time.monotonic(), run("scancel", job)  # at once: squeue may miss a job that is being requeued
     while states_of(job) != {} and time.monotonic() - begun < CANCEL_SECONDS:
-        if not is_cancelled:
-            answer = run("scancel", job)
-            is_cancelled = answer.returncode == 0
-            if not is_cancelled and time.monotonic() - begun >= REFUSED_SECONDS:
-                raise RunError(f"SLURM does not cancel job {job}: {' '.join(answer.stderr.split())}; run scancel {job}")
+        if answer.returncode != 0 and time.monotonic() - begun >= REFUSED_SECONDS:
+            raise RunError(f"SLURM does not cancel job {job}: {' '.join(answer.stderr.split())}; run scancel {job}")
         time.sleep(LOOK_SECONDS)
+        if answer.returncode != 0:
+            answer = run("scancel", job)
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
