@@ -119,7 +119,7 @@ def decide_race(
         competes = False if each.has_diverged else paired(each.finals, baseline.finals).is_at_most(EQUAL)
         parts.append(None if competes and edges else competes)
         faster = speedup(each, baseline) if gap.mean >= 0 else None
-        by = f" (reaches its loss with {faster[0]:.1f}x fewer tokens, at {faster[1]:.1f}x its speed)" if faster else ""
+        by = f" (reaches its loss {faster[0]:.1f}x earlier in tokens, {faster[1]:.1f}x in time)" if faster else ""
         measured.append(f"tuned dense model minus {each.label} {gap}{by}")
     for first, second in ahead:
         gap = paired(models[second].finals, models[first].finals)
