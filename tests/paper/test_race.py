@@ -196,11 +196,11 @@ def test_a_race_is_won_when_all_models_come_down_to_the_best_dense_loss():
     assert answer == HOLDS
     # A is at 3.5 after 5 steps of 8, which take 10 seconds where the dense model takes 8; B after 7.33 and 14.67.
     assert (
-        "tuned dense model minus MoE A +1.5000 ± 0.0000 (reaches its loss with 1.6x fewer tokens, at 0.8x its speed); "
+        "tuned dense model minus MoE A +1.5000 ± 0.0000 (reaches its loss 1.6x earlier in tokens, 0.8x in time); "
         in number
     )
     assert (
-        "tuned dense model minus MoE B +0.5000 ± 0.0000 (reaches its loss with 1.1x fewer tokens, at 0.5x its speed)"
+        "tuned dense model minus MoE B +0.5000 ± 0.0000 (reaches its loss 1.1x earlier in tokens, 0.5x in time)"
         in number
     )
     assert why == "Final loss: MoE A 2.000; MoE B 3.000; dense, tuned 3.500."
@@ -209,7 +209,7 @@ def test_a_race_is_won_when_all_models_come_down_to_the_best_dense_loss():
 def test_a_race_is_lost_when_one_model_stays_above_the_dense_loss():
     answer, number, why = decide({"A": [5, 4, 3, 2], "B": [6, 5, 4.5, 3.6]})
     assert answer == NOT
-    assert number.endswith("1.6x fewer tokens, at 0.8x its speed); tuned dense model minus MoE B -0.1000 ± 0.0000")
+    assert number.endswith("1.6x earlier in tokens, 0.8x in time); tuned dense model minus MoE B -0.1000 ± 0.0000")
     assert "MoE B 3.600; dense, tuned 3.500" in why
 
 
@@ -221,7 +221,7 @@ def test_a_race_that_chance_decides_is_not_won_and_not_lost():
     answer, number, _ = decide(near, seeds=1)
     assert answer == UNSURE
     assert (
-        "tuned dense model minus MoE A +0.0500 (one seed) (reaches its loss with 1.1x fewer tokens, at 0.5x its speed)"
+        "tuned dense model minus MoE A +0.0500 (one seed) (reaches its loss 1.1x earlier in tokens, 0.5x in time)"
         in number
     )
 
