@@ -168,6 +168,11 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == f"expertp {version('expertp')}\n"
 
 
+OUT_OF_MEMORY = (
+    "expertp: out of memory; use a smaller model, a smaller train.micro_batch or fewer --workers, and run again\n"
+)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -184,6 +189,8 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
         ),
         (OSError("disk on fire"), 2, "expertp: disk on fire; check the path\n"),
         (KeyboardInterrupt(), 130, "expertp: interrupted; run the same command to resume\n"),
+        (MemoryError(), 1, OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."), 1, OUT_OF_MEMORY),
     ],
 )
 def test_what_goes_wrong_becomes_a_code_and_one_line(
