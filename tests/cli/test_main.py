@@ -306,10 +306,10 @@ def test_a_launcher_that_makes_no_sense_is_refused_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in (ALONE_OF_TWO | changed).items():
-        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert main(["init", "."]) == 0
+    for name, value in (ALONE_OF_TWO | changed).items():
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
     files = set(tmp_path.iterdir())
     capsys.readouterr()
     verbs = [["train", "run.yaml", "--out", "out"]]

@@ -31,6 +31,15 @@ REFUSED: dict[str, tuple[list[str] | tuple[list[str], list[str]], str]] = {
     "tracker": ([*RUN, "--track", "trackio"], "the tracker trackio is not installed"),
     "transformers": (["train", "hf.yaml", "--out", "out"], "is trained by one process, not by 2"),
     "batch": ([*RUN, "train.micro_batch=8"], "2 processes cannot share a batch of 1 micro-batches"),
+    "auxiliary": ([*RUN, "train.micro_batch=null", "train.balance=aux_loss"], "set train.micro_batch, such as 4"),
+    "replicas": ([*RUN, "parallel.replicas=3"], "parallel.replicas=3 does not divide the 2 processes of the run"),
+    "replicas and experts": (
+        [*RUN, "parallel.replicas=2", "parallel.experts=2"],
+        "parallel.replicas=2 times parallel.experts=2 does not divide the 2 processes",
+    ),
+    "dense experts": (["train", "dense.yaml", "--out", "out", "parallel.experts=2"], "cannot share a dense model"),
+    "odd experts": (["train", "odd.yaml", "--out", "out", "parallel.experts=2"], "cannot share model.n_exp=5 evenly"),
+    "vocabulary": (["train", "words.yaml", "--out", "out"], "vocab_size 40 is too small"),
     "layout of rank 1": ((RUN, [*RUN, "parallel.replicas=2"]), "(parallel.replicas=2 there, 1 here); give all ranks"),
     "checkpoints of rank 1": ((RUN, [*RUN, "train.checkpoint_steps=2"]), "rank 1 has other settings than rank 0"),
     "checkpoints of rank 0": (([*RUN, "train.checkpoint_steps=2"], RUN), "(train.checkpoint_steps=None there, 2 here)"),
@@ -59,7 +68,9 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     of_transformers = {**tree, **dict.fromkeys(("base", "model"), model_tree("mixtral"))}
     of_transformers["train"] = {**tree["train"], "balance": "none"}
     bad = {**tree, "model": {"n_embed": 32}}
-    for name, each in (("run", tree), ("bad", bad), ("hf", of_transformers)):
+    models = {"dense": {"ffn": "dense", "n_exp": 1, "n_act": 1}, "odd": {"n_exp": 5}, "words": {"vocab_size": 40}}
+    others = {name: {**tree, **dict.fromkeys(("base", "model"), tree["model"] | each)} for name, each in models.items()}
+    for name, each in {"run": tree, "bad": bad, "hf": of_transformers, **others}.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(each))
     refused = [words if isinstance(words, tuple) else (words, words) for words, _ in REFUSED.values()]
     commands = [{"argv": words, "short": []} for words in refused]

@@ -1,5 +1,6 @@
 """Several ranks train one run: the bits of one process, agreed ends, refusals on all ranks."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from ranks import do_jobs, records
 from runs import run_tree, tiny_run, write_tokens
 from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
-from expertp.data import open_dataset, train_batch
+from expertp.cli.main import main
+from expertp.data import PrepareOptions, open_dataset, prepare, train_batch
 from expertp.errors import InputError
 from expertp.model.seeding import generator_of
 from expertp.spec import ParallelSpec, RunSpec
@@ -30,6 +32,7 @@ from expertp.training.train import _check_same, train
 BITWISE: dict[str, dict[str, dict[str, Any]]] = {
     "float32": {"train": {"schedule": "cosine"}, "hps": {"weight_decay": 0.1}},
     "bfloat16": {"train": {"dtype": "bfloat16", "activation_checkpointing": True}},
+    "bfloat16, kept": {"train": {"dtype": "bfloat16"}},
     "untied": {"model": {"tied_embeddings": False}, "train": {"balance": "aux_loss", "steps": 4}},
     "dense": {
         "model": {"ffn": "dense", "n_exp": 1, "n_act": 1, "linear_bias": True},
@@ -55,7 +58,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 # Refused because rank 1 has other files than rank 0.
 PARTED: dict[str, tuple[dict[str, Any], str]] = {
-    "another run": ({"train": {"seed": 7}}, "rank 1 has other settings or other data than rank 0 (train.seed=7 "),
+    "another run": ({"train": {"seed": 7}}, "rank 1 has other settings than rank 0 (train.seed=7 "),
     "no data": ({"train": {"data": "/nowhere"}}, "rank 1: "),
     "another interval": ({"train": {"checkpoint_steps": 3}}, "(train.checkpoint_steps=3 there, None here)"),
     "another layout": ({"parallel": {"replicas": 2}}, "(parallel.replicas=2 there, 1 here)"),
@@ -67,7 +70,7 @@ PARTED: dict[str, tuple[dict[str, Any], str]] = {
 DAMAGED = ("cut", "missing")
 SHORT = {"steps": 8, "checkpoint_steps": 5}
 # The jobs of BITWISE begin here.
-FIRST = 7
+FIRST = 8
 # The job in which rank 1 is killed.
 LAST = FIRST + len(BITWISE) + len(REFUSED) + len(PARTED) + 5
 
@@ -122,10 +125,20 @@ def two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     jobs = [
         {"do": "train", "run": run, "out": str(folder / "from one")},
         *(job for how in DAMAGED for job in damaging(run, str(folder / how), how)),
+        {"do": "train", "run": on_bytes(folder), "out": str(folder / "bytes")},
         *jobs,
     ]
     jobs.append({"do": "train", "run": run, "out": str(folder / "killed"), "kill": [1, 7]})
     return folder, do_jobs(2, folder, jobs, lost=1)
+
+
+def on_bytes(folder: Path) -> dict[str, Any]:
+    """Return the tree of a run whose tokens are bytes of a text."""
+    (folder / "text").mkdir()
+    for number in range(4):
+        (folder / "text" / f"{number}.txt").write_text("the cat sat on the mat. " * 80, encoding="utf-8")
+    prepare(str(folder / "text"), folder / "tokens", PrepareOptions(tokenizer="bytes", val_fraction=0.2))
+    return tree(folder / "tokens", model={"vocab_size": 320}, train={"steps": 4, "eval_every": 0})
 
 
 def damaging(run: dict[str, Any], out: str, how: str) -> list[dict[str, Any]]:
@@ -239,6 +252,22 @@ def test_clipped_gradients_are_those_of_one_process_to_rounding(
 
 
 @pytest.mark.heavy
+def test_text_is_generated_from_the_checkpoint_of_two_ranks(
+    two_ranks: tuple[Path, list[list[Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the text of the same run by one process, whose weights are the same."""
+    folder, outcomes = two_ranks
+    assert [rank[FIRST - 1]["world_size"] for rank in outcomes] == [2, 2]
+    in_one_process(json.loads((folder / "jobs.json").read_text())[FIRST - 1]["run"], tmp_path / "one")
+    texts = []
+    for out in (folder / "bytes", tmp_path / "one"):
+        assert main(["generate", str(out), "--prompt", "the", "--tokens", "12", "--seed", "3"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0].startswith("the")
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.heavy
 def test_ends_are_agreed(two_ranks: tuple[Path, list[list[Any]]]) -> None:
     folder, outcomes = two_ranks
     for rank in outcomes:
@@ -303,9 +332,10 @@ class WithRank1(Ranks):
 def test_ranks_on_other_devices_are_refused(data: Path) -> None:
     """`device: auto` may be a GPU on one machine only."""
     run, dataset = tiny_run(data), open_dataset(data)
-    found = run.replace(train=run.train.replace(data=f"hash {dataset.content_hash}", device="cpu"))
+    same = run.replace(train=run.train.replace(data="", device="auto"))
+    found = (same, dataset.content_hash, "cpu")
     _check_same(run, dataset, "cpu", WithRank1(size=2, other=found))
-    with pytest.raises(InputError, match=r"than rank 0 \(train.device=cpu there, cuda here\); give all ranks"):
+    with pytest.raises(InputError, match=r"rank 1 computes on cpu, but rank 0 on cuda; set train\.device"):
         _check_same(run, dataset, "cuda", WithRank1(size=2, other=found))
 
 

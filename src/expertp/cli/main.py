@@ -48,9 +48,10 @@ VERBS = {
     "doctor": "show the software and hardware that expertp finds on this machine",
 }
 
-# Verbs that compute: several processes of one of them would do the same work, or wait for each other. `train` is
-# one run of several processes.
-ONE_PROCESS = ("demo", "prepare", "generate", "sweep", "tune", "coordcheck", "paper", "theory", "bench")
+# Verbs that compute, write files or serve: several processes of one of them would do the same work, or wait for each
+# other. `train` is one run of several processes.
+ONE_PROCESS = ("demo", "planner", "init", "prepare", "generate", "sweep", "watch", "tune", "coordcheck")
+ONE_PROCESS += ("paper", "report", "theory", "bench")
 
 OS_HINTS = {
     errno.EEXIST: "a file has this name, but a directory is needed; choose another path",
