@@ -1,6 +1,7 @@
 """From settings to torch: init, parameter groups, clipping, files, and verification in wrappers."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ def test_a_module_of_a_user_gets_the_plan() -> None:
 def test_roles_may_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "roles.txt").write_text(ROLES)
     assert fitted(tmp_path / "roles.txt")[1].fit == fitted()[1].fit
+
+
+def test_a_pipe_in_the_place_of_roles_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "roles.txt")
+    with pytest.raises(InputError, match=r"roles\.txt: damaged \(not a regular file\); give a text with one row"):
+        fitted(tmp_path / "roles.txt")
 
 
 def test_a_router_without_n_act_needs_it_as_an_argument() -> None:

@@ -1,8 +1,10 @@
 """`expertp plan --hf`: published configurations of large models, without weights."""
 
 import json
+import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,16 @@ def test_a_bad_configuration_gets_one_line(
     (tmp_path / "config.json").write_text(json.dumps(keys))
     base = str(CONFIGS / "gpt-oss-120b-base.json")
     assert message in refusal(capsys, "--hf", base, str(tmp_path / "config.json"), "hps.lr=0.01")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "endless"])
+def test_a_configuration_that_is_no_regular_file_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "config.json")
+    assert "config.json: damaged (not a regular file); give a config.json" in refusal(
+        capsys, "--hf", str(tmp_path), str(tmp_path), *HPS
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100000])

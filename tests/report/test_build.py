@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -321,6 +322,10 @@ def test_a_coordinate_check_is_shown_when_there_is_one(directory, written, tmp_p
     assert "−0.48 ± 0.01 (−0.5)" in section
     assert "n = 2 seeds per size; 1 slope: 1 within tolerance, 0 outside; 0 diverged" in section
     assert 'class="missing"' not in section
+    (folder / "coordcheck.svg").unlink()
+    os.mkfifo(folder / "coordcheck.svg")
+    with pytest.raises(InputError, match=r"coordcheck\.svg: damaged \(not a regular file\); delete coordcheck and"):
+        render_report(read_study(tmp_path / "copy"))
     (folder / "coordcheck.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match=r"coordcheck\.json: damaged .*`expertp coordcheck`"):
         render_report(read_study(tmp_path / "copy"))

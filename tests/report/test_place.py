@@ -84,6 +84,29 @@ def test_a_run_that_goes_and_another_version_change_the_digest(study, monkeypatc
     assert digest_of(read_study(study)) != before
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("runs/*seed1*/run.json", "runs/*seed0*/summary.json", "runs/*lr0.00781-init0.0625*/metrics.jsonl"),
+        *("coordcheck/coordcheck.svg", "failures/IDENTITY.json", "report.html"),
+    ],
+)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "endless"])
+def test_a_pipe_and_an_endless_device_have_no_content(study, file, make):
+    directory = read_study(study)
+    path = next(study.glob(file), study / file.replace("IDENTITY", next(iter(directory.runs))))
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+    digest = digest_of(directory)
+    path.rmdir()
+    make(path)
+    assert digest_of(directory) == digest
+    place = place_of(study)
+    place.figures.mkdir(exist_ok=True)
+    place.verdict.write_text("{}", encoding="utf-8")
+    assert not place.is_current(digest)
+
+
 @pytest.mark.slow
 def test_the_digest_of_many_runs_takes_less_than_a_second(tmp_path):
     spec = study_spec(write_tokens(tmp_path / "tokens"), seeds=list(range(10)))

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 
 import pytest
@@ -227,3 +228,9 @@ def test_bad_prompts_are_one_line(trained, tmp_path, capsys, name, content, argu
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_pipe_in_the_place_of_prompts_is_refused(tmp_path, capsys):
+    os.mkfifo(tmp_path / "p.txt")
+    assert main(["generate", str(tmp_path), str(tmp_path / "p.txt")]) == 2
+    assert "p.txt: damaged (not a regular file); give a text file" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from typing import Any
 
 from expertp.adapters.families import FAMILIES, REFUSED
 from expertp.errors import InputError, did_you_mean, shown
+from expertp.util.records import read_bounded
 
 CONFIG_FILE = "config.json"
 LARGEST_CONFIG = 2**24
@@ -73,10 +74,9 @@ def _whole_keys(path: Path) -> dict[str, Any]:
     file = path / CONFIG_FILE if path.is_dir() else path
     if not file.exists():
         raise InputError(f"{file}: no such file; give a {CONFIG_FILE} or a directory with one")
-    if file.stat().st_size > LARGEST_CONFIG:
-        raise InputError(f"{file}: larger than {LARGEST_CONFIG >> 20} MiB; give a {CONFIG_FILE}, not a file of weights")
+    content = read_bounded(file, f"give a {CONFIG_FILE}, not a file of weights", LARGEST_CONFIG)
     try:
-        keys = json.loads(file.read_text(encoding="utf-8"))
+        keys = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not JSON ({error}); give a {CONFIG_FILE} of a model") from None
     if not isinstance(keys, dict) or not isinstance(keys.get("model_type"), str):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from expertp.cli.arguments import at_least_one
 from expertp.errors import InputError
+from expertp.util.records import read_bounded
 
 EXAMPLES = """\
   expertp generate out/first-run --prompt "def main(" --top-p 0.9
@@ -115,8 +116,9 @@ def _printable(prompt: str) -> str:
 
 def _read_prompts(path: Path) -> list[str]:
     """Return the prompts of a file, one per line; lines without text are skipped."""
+    content = read_bounded(path, "give a text file with one prompt per line")
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not UTF-8 at byte {error.start}; give a text file with one prompt per line"

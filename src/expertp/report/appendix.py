@@ -21,7 +21,7 @@ from expertp.report.planned import plan_for, plan_items
 from expertp.report.reading import Reading
 from expertp.study.load import build_study
 from expertp.study.table import DONE, Result
-from expertp.util.records import read_record
+from expertp.util.records import read_bounded, read_record
 from expertp.util.text import plural
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _stored(record: Path, kind: type[_Record], verb: str, shown: Callable[[_Reco
     found = _read(record, kind, verb)
     try:
         return shown(found)
+    except DamagedError:
+        raise
     except (ValueError, LookupError) as error:  # of a figure beside the record
         raise DamagedError(f"{record.parent}: a file is damaged ({error}); {_again(verb)}") from None
 
@@ -110,8 +112,12 @@ def _again(verb: str) -> str:
     return f"write it again with `expertp {verb}`, or delete it"
 
 
+def _text(path: Path) -> str:
+    return read_bounded(path, f"delete {path.parent.name} and write it again").decode()
+
+
 def _picture(drawing: Path, name: str, title: str, caption: str, counts: str, csv: str) -> Picture:
-    svg = inline_svg(drawing.read_text(encoding="utf-8"), name, title, f"{caption} {counts}.")
+    svg = inline_svg(_text(drawing), name, title, f"{caption} {counts}.")
     return Picture(name, svg, caption, counts, csv)
 
 
@@ -122,7 +128,7 @@ def _checked(drawing: Path, name: str, found: CheckRecord) -> list[Item]:
         f"{plural(found.steps, 'training step')}. "
     )
     # The legend of a figure that an earlier version has drawn does not name the expected slopes.
-    is_explained = "expected slope" in drawing.read_text(encoding="utf-8")
+    is_explained = "expected slope" in _text(drawing)
     caption += EXPLAINED if is_explained else "The same `expertp coordcheck` again draws the expected slopes too."
     counts = (
         f"n = {plural(max((slope.seeds for slope in found.slopes), default=0), 'seed')} per size; "
@@ -144,7 +150,7 @@ def _compared(folder: Path, found: ComparisonRecord) -> list[Item]:
     for name, (title, caption) in THEORY_PICTURES.items():
         drawing, numbers = folder / f"{name}.svg", folder / f"{name}.csv"
         if drawing.exists() and numbers.exists():
-            csv = numbers.read_text(encoding="utf-8")
+            csv = _text(numbers)
             items.append(_picture(drawing, f"theory-{name}", title, caption, counts, csv))
     rows = [(str(each.size), f"{each.error:.2%}", f"{each.error_of_mean:.2%}") for each in found.networks]
     header = ("networks", "one network", "their mean")

@@ -114,6 +114,9 @@ def _program() -> str:
 
 
 def _content(path: Path) -> str:
+    """Return the hash of a regular file; anything else, such as a pipe that never ends, has no content."""
+    if not path.is_file():
+        return "-"
     try:
         return file_sha256(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -122,6 +125,8 @@ def _content(path: Path) -> str:
 
 def _digest_in(page: Path) -> str | None:
     """Return the digest that a page carries, or None if it is missing or is not a page of this program."""
+    if not page.is_file():  # opening a pipe would block
+        return None
     try:
         with page.open("rb") as file:
             found = MARK.search(file.read(MARK_WITHIN))

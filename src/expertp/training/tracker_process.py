@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Protocol
 
+from expertp.util.records import read_bounded
+
 PROJECT = "expertp"
 # Records that may wait for a slow tracker; further ones wait in the pipe and then in the run's process.
 MOST_WAITING = 2**16
@@ -29,7 +31,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = json.loads(read_bounded(path, "remove it"))
             self.id, self.last_step = str(tree["id"]), int(tree["last_step"])
         except (OSError, ValueError, KeyError, TypeError):  # the first time, or damaged: another run at the tracker
             self.id = secrets.token_hex(8)
