@@ -167,13 +167,18 @@ def test_a_study_survives_preemption_a_restart_of_the_controller_and_dead_worker
 
 @pytest.mark.slow
 def test_a_study_goes_through_a_time_limit(slurm: Slurm, data: Path, tmp_path: Path, quiet: Quiet) -> None:
-    study = four_runs(data, steps=1000, eval_every=1000)
+    """12 runs on two nodes take longer than the minute that a job has."""
+    study = tiny_study(data, **(LONG | {"steps": 1000, "eval_every": 1000}))
     directory = open_elsewhere(tmp_path, study)
     hasten = Once(slurm, directory, lambda: None)
-    sweep(directory, SlurmExecutor(1, sbatch_options("--time=1 --signal=TERM@20")), tick=hasten)
+    with watching_trainers(tmp_path) as trainers:
+        sweep(directory, SlurmExecutor(2, sbatch_options("--time=1 --signal=TERM@20")), tick=hasten)
+    logs = [log.read_text() for log in (tmp_path / "slurm").glob("*.log")]
+    assert sum("Exited with exit code 75" in log for log in logs) == 2, "both workers were told, and have saved"
+    assert len(trainers.at_once) == len(directory.runs) == 12
+    assert set(trainers.at_once.values()) == {1}, "one worker at a time trains a run"
+    assert max(len(processes) for processes in trainers.seen.values()) > 1, "a run went on in another process"
     assert rows(tmp_path) == quiet(study)
-    (log,) = (tmp_path / "slurm").glob("*.log")
-    assert "Exited with exit code 75" in log.read_text()
 
 
 @pytest.mark.slow
