@@ -1,7 +1,8 @@
-"""100 kinds of damage to the directory of a run: recovered to the bit or refused with one line, and nothing is lost.
+"""100 cases of damage to the checkpoints of a run, and more to its records: recovered or refused, and nothing is lost.
 
-A tiny run is stopped after two checkpoints, damaged, and continued. Every byte of it must still be somewhere in its
-directory, except for records that are written again with the same content.
+A recovered run has the same bits, and a refusal is one line. A tiny run is stopped after two checkpoints, damaged, and
+continued. Every byte of it must still be somewhere in its directory, except for records that are written again with the
+same content.
 """
 
 import json
@@ -26,6 +27,8 @@ from expertp.training.train import train
 OLD, NEW = "checkpoints/step-00000004", "checkpoints/step-00000008"
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 QUICK_CASES = 25
+# How often a kind of damage at a random place appears.
+SEEDS = 6
 Damage = Callable[[Path, random.Random], None]
 
 
@@ -116,7 +119,7 @@ def both(one: Damage, other: Damage) -> Damage:
 def all_cases() -> list[Case]:
     """Return all kinds of damage; those at random places appear several times."""
     cases = []
-    for number in range(4):
+    for number in range(SEEDS):
         for how in (flip, cut, append):
             cases += [Case(f"{how.__name__} {NEW}/{file}, {number}", how(f"{NEW}/{file}")) for file in FILES]
         cases += [Case(f"{how.__name__} metrics.jsonl, {number}", how("metrics.jsonl")) for how in (flip, cut)]
@@ -218,18 +221,25 @@ def resumed(case: Case, made: Path, out: Path) -> tuple[str, str]:
     return "", " ".join(str(each.message) for each in warned)
 
 
-def check(case: Case, made: Path, out: Path) -> str:
-    """Damage a copy of the stopped run, continue it, and return what happened."""
+def damages_checkpoint(case: Case, intact: dict[Path, bytes], damaged: dict[Path, bytes]) -> bool:
+    """Return whether a file of a checkpoint has other bytes, is missing, or cannot be read."""
+    own = {path: content for path, content in intact.items() if path.is_relative_to("checkpoints")}
+    return case.unreadable.startswith("checkpoints") or any(damaged.get(path) != own[path] for path in own)
+
+
+def check(case: Case, made: Path, out: Path) -> tuple[str, bool]:
+    """Damage a copy of the stopped run, continue it, and return what happened and whether a checkpoint was damaged."""
     shutil.copytree(made / "stopped", out)
     case.damage(out, random.Random(case.name))
     before = contents(out)
+    is_checkpoint = damages_checkpoint(case, contents(made / "stopped"), before)
     error, warned = resumed(case, made, out)
     after = contents(out)
     if error:
         assert "\n" not in error
         assert str(out) in error, "the error says where"
         assert after == before, "a refusal changes no file"
-        return "refused"
+        return "refused", is_checkpoint
     assert records(out) == records(made / "whole")
     found, expected = (newest_weights(read_run(each)) for each in (out, made / "whole"))
     assert found is not None
@@ -239,14 +249,15 @@ def check(case: Case, made: Path, out: Path) -> str:
     intact = set(contents(made / "stopped").values())
     lost = [path for path, content in before.items() if not any(each.startswith(content) for each in after.values())]
     assert not [path for path in lost if before[path] not in intact], case.name
-    return "recovered" if "damaged" in warned else "unaffected"
+    return "recovered" if "damaged" in warned else "unaffected", is_checkpoint
 
 
-def outcomes_of(cases: list[Case], made: Path, folder: Path) -> Counter[str]:
+def outcomes_of(cases: list[Case], made: Path, folder: Path) -> tuple[Counter[str], int]:
+    """Return how often each outcome occurred, and the number of cases that damaged a checkpoint."""
     found = {case.name: check(case, made, folder / str(number)) for number, case in enumerate(cases)}
-    for name, outcome in found.items():
+    for name, (outcome, _) in found.items():
         assert case_is_refused(name) <= (outcome == "refused"), name
-    return Counter(found.values())
+    return Counter(outcome for outcome, _ in found.values()), sum(is_checkpoint for _, is_checkpoint in found.values())
 
 
 def case_is_refused(name: str) -> bool:
@@ -258,16 +269,17 @@ def case_is_refused(name: str) -> bool:
 
 @pytest.mark.heavy
 def test_damage_is_recovered_or_refused_and_never_deleted(made, tmp_path):
-    outcomes = outcomes_of(chosen(QUICK_CASES), made, tmp_path)
+    outcomes, _ = outcomes_of(chosen(QUICK_CASES), made, tmp_path)
     assert outcomes.keys() >= {"recovered", "refused"}
 
 
 @pytest.mark.slow
-def test_more_than_100_kinds_of_damage_are_recovered_or_refused_and_never_deleted(made, tmp_path):
+def test_100_cases_of_damage_to_checkpoints_and_others_are_recovered_or_refused_and_never_deleted(made, tmp_path):
     cases = all_cases()
-    assert len({case.name for case in cases}) == len(cases) >= 100
-    outcomes = outcomes_of(cases, made, tmp_path)
-    print(f"{len(cases)} kinds of damage: {dict(outcomes)}")
+    assert len({case.name for case in cases}) == len(cases)
+    outcomes, of_checkpoints = outcomes_of(cases, made, tmp_path)
+    print(f"{len(cases)} cases of damage, {of_checkpoints} of them to a checkpoint: {dict(outcomes)}")
+    assert of_checkpoints >= 100
     assert min(outcomes[each] for each in ("recovered", "refused", "unaffected")) >= 5
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from expertp.training.store import read_run
 from expertp.training.train import train
 
 KILLS = 20
+# SIGKILL to a rank, SIGTERM to a rank, SIGKILL to the launcher.
+KINDS = ("rank", "term", "launcher")
 TREE = {"steps": 400, "checkpoint_steps": 3, "micro_batch": 4, "eval_every": 50}
 
 
@@ -61,6 +64,7 @@ def test_random_kills(data: Path, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["train", str(tmp_path / "run.yaml"), "--out", str(out)]
+    kinds = Counter[str]()
     commands = [[*launcher, *how, *arguments] for how in (("-m", "expertp"), ("--no-python", "expertp"))]
     for number in range(KILLS):
         before = newest(out)
@@ -71,8 +75,9 @@ def test_random_kills(data: Path, tmp_path: Path) -> None:
         else:
             time.sleep(chance.uniform(2, 12))
         ranks = children(process.pid)
-        how = chance.choice(["rank", "term", "launcher"])
+        how = chance.choice(KINDS)
         target = process.pid if how == "launcher" or not ranks else chance.choice(ranks)
+        kinds["start" if not ranks else how] += 1  # before it has ranks, the launcher gets every signal
         os.kill(target, signal.SIGTERM if how == "term" else signal.SIGKILL)
         process.wait(timeout=120)
         for rank in ranks if how == "launcher" else ():  # they would train on
@@ -83,6 +88,8 @@ def test_random_kills(data: Path, tmp_path: Path) -> None:
         if how == "term" and number % 5:
             assert read_run(out).summary().status == "stopped"
             assert read_run(out).summary().step == newest(out), "saved at the step at which all ranks stopped"
+    print(f"{kinds.total()} kills: {dict(kinds)}")
+    assert kinds.keys() >= set(KINDS), "each kind of kill took place"
     assert newest(out) < TREE["steps"], "all kills must hit the run"
     subprocess.run(commands[1], check=True, capture_output=True, timeout=500)
     train(build(RunSpec, run, "run"), tmp_path / "whole")
