@@ -5,18 +5,20 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from html import unescape
 from urllib.request import urlopen
 
 import pytest
 from report.live_pages import open_page, sections_of
 from runs import tiny_run, write_tokens
-from synthetic import ENVIRONMENT, _record, final_loss, study_spec, write_study
+from synthetic import ENVIRONMENT, _record, _write_run, final_loss, study_spec, write_study
 
 from expertp.cli.main import main
 from expertp.data import open_dataset
@@ -27,7 +29,7 @@ from expertp.report.live import Budget, Follower, Part, View
 from expertp.report.live_charts import MOST_CELLS, Line, heat_map, line_chart
 from expertp.report.live_run import learning_rates
 from expertp.report.live_server import make_server, page_of, state_of
-from expertp.study.store import open_study
+from expertp.study.store import open_study, read_study
 from expertp.training.records import RunResult
 from expertp.training.resolution import resolved
 from expertp.training.store import open_run
@@ -121,6 +123,53 @@ def test_figures_are_drawn_within_the_budget_and_again_only_if_their_numbers_cha
     assert "RuntimeError: <b>out of luck</b>" in text_of(again, "failures")
     assert "out of luck" in text_of(again)
     assert len(drawn) == count, "the numbers of no figure have changed"
+
+
+@pytest.mark.heavy
+def test_a_look_at_hundreds_of_runs_is_cheap_and_shows_what_has_ended_meanwhile(directory, tmp_path):
+    shutil.copytree(directory.path, tmp_path / "study")
+    study = read_study(tmp_path / "study")
+    total, left = len(study.runs), [each.identity for each in study.results() if each.status == "missing"]
+    ended = total - len(left)
+    assert ended >= 200
+    begin_run(study, left[0], 12)
+    follower = Follower(study.path, Budget(share=0.0))
+    with study.at_work(left[0]):
+        assert follower.look().title == f"{ended}/{total} synthetic"
+        view = follower.look()
+        assert view.title == f"{ended}/{total} synthetic"
+        assert view.look_seconds < 0.25, "what has ended is not read again"
+        for identity in left[1:4]:
+            _write_run(study, identity, study.runs[identity], 3.0, diverged=False)
+        assert follower.look().title == f"{ended + 3}/{total} synthetic"
+
+
+def follow_verb(path, wanted):
+    """Start `expertp watch`, ask until the page has the wanted parts; return its state and the text of all parts."""
+    process, line = begin_watch(path)
+    with process:
+        address = line.split(" at ")[1].split()[0]
+        until = time.monotonic() + 60
+        state = {"parts": []}
+        while not wanted <= {anchor for anchor, _ in state["parts"]} and time.monotonic() < until:
+            time.sleep(0.2)
+            with urlopen(f"{address}state") as answer:
+                state = json.load(answer)
+        texts = []
+        for anchor, _ in state["parts"]:
+            with urlopen(f"{address}part/{anchor}") as answer:
+                texts.append(unescape(answer.read().decode()))
+        process.send_signal(signal.SIGINT)
+    return state, "".join(texts)
+
+
+@pytest.mark.heavy
+def test_a_study_that_has_ended_before_is_shown_whole(tmp_path):
+    directory = write_study(tmp_path / "study", small_study(tmp_path / "study"))
+    state, text = follow_verb(directory.path, {"now", "overview", "verdict", "curves", "commands"})
+    assert state["title"] == f"12/12 {NAME}"
+    assert "All 12 runs have ended" in text
+    assert "The report below is complete" in text
 
 
 def test_the_budget_is_a_share_of_the_training_time(monkeypatch):

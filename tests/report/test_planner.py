@@ -13,10 +13,10 @@ from expertp import BaseHPs, ModelSpec, load_run, plan
 from expertp.cli.main import main
 from expertp.config import load_base, load_target
 from expertp.model import MoETransformer, group_of
-from expertp.plan import constant_names
+from expertp.plan import constant_names, resolve_constants
 from expertp.report.formulas import Polynomial, Symbolic, formulas
 from expertp.report.planner import planner_page
-from expertp.rules import CONSTANT_FAMILIES, REFERENCE_RULES
+from expertp.rules import CONSTANT_FAMILIES, EXPERTP, ONE, REFERENCE_RULES
 from expertp.training.optim import param_groups
 
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 850}
@@ -36,6 +36,19 @@ GO = """fragment => {
         wrong: all("[data-mistake]:not([hidden])").map((each) => [each.dataset.mistake, each.textContent]),
     };
 }"""
+# The text below every value: its factor, and its rule with ^ and _ for exponents and indices.
+RULES_SHOWN = """() => {
+    const text = (node) => ({ SUB: "_", SUP: "^" }[node.tagName] ?? "") + node.textContent;
+    const rule = (how) => [...how.childNodes].filter((each) => each.className !== "factor").map(text).join("").trim();
+    const cell = (how) => how && [how.querySelector(".factor")?.textContent ?? "", rule(how)];
+    const cells = (row) => [...row.querySelectorAll("td")].map((each) => cell(each.querySelector(".how")));
+    return Object.fromEntries(
+        [...document.querySelectorAll("#plan tr[data-group]")].map((row) => [row.dataset.group, cells(row)])
+    );
+}"""
+CUT = """() => [...document.querySelectorAll('body *')].filter(each =>
+    each.getBoundingClientRect().right > window.innerWidth + 1 && !each.closest('.scroll, pre, .hidden')
+).map(each => each.outerHTML.slice(0, 80))"""
 
 
 @pytest.fixture(scope="module")
@@ -204,13 +217,69 @@ def test_it_opens_without_a_complaint_and_fits_the_window(visit_page, path, sche
     for state in ({}, {"target.n_act": 3, "target.n_embd": 2901, "hps.lr": ""}):
         page.evaluate(GO, fragment(state))
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-        cut = page.evaluate(
-            """() => [...document.querySelectorAll('body *')].filter(each =>
-                each.getBoundingClientRect().right > window.innerWidth + 1 && !each.closest('.scroll, pre, .hidden')
-            ).map(each => each.outerHTML.slice(0, 80))"""
-        )
-        assert cut == []
+        assert page.evaluate(CUT) == []
     assert page.complaints == []
+
+
+@pytest.fixture(scope="module")
+def adapted_path(tmp_path_factory):
+    """The page of a model of transformers."""
+    pytest.importorskip("transformers")
+    path = tmp_path_factory.mktemp("adapted") / "planner.html"
+    files = ("tests/fixtures/hf/deepseek-v3-base.json", "tests/fixtures/hf/deepseek-v3.json")
+    assert main(["planner", "--hf", *files, "hps.lr=0.01", "hps.weight_decay=0.1", "--out", str(path)]) == 0
+    return path
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_page_of_an_adapted_model_opens_without_a_complaint_and_fits(visit_page, adapted_path, scheme, viewport):
+    assert adapted_path.stat().st_size < LARGEST_PAGE
+    page = visit_page(adapted_path, viewport, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    assert page.evaluate(CUT) == []
+    assert page.locator("#settings-head").is_visible()
+    assert page.complaints == []
+
+
+def rule_texts(group, row, hps, constants):
+    """Return the rules of init, lr, weight decay and eps of a group, as the page writes them."""
+
+    def written(symbol, rule, what=""):
+        text = "" if rule == ONE else str(rule).replace("gamma", "γ").replace("m_a", "m_α").replace("m_KV", "m_N")
+        constant = "c" if constants.get((group, what), 1.0) != 1.0 else ""
+        return " ".join(each for each in (symbol, constant, text.replace("-", "−")) if each)
+
+    if group == "expert_bias":
+        return ["", "η_b", None, None]
+    init = {"gain": None, "zero": ""}.get(row.start) if row.init is None else written("σ", row.init, "init")
+    decay = written("λ", 1 / row.lr) if row.decays else ""
+    return [init, written("η", row.lr, "lr"), decay, written("ε", row.adam_eps(hps.eps_rule))]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("eps_rule", ["consistent", "paper"])
+def test_factors_and_rules_are_shown_as_python_has_them(page, eps_rule):
+    start = page.evaluate("JSON.parse(document.getElementById('data').textContent).state")
+    changes = {"target.n_embd": 1536, "target.n_layer": 24, "target.alpha_ffn": "1/2"}
+    changes |= {"target.n_exp": 64, "target.n_act": 16}
+    changes |= {"model.linear_bias": "true", "hps.gamma": "0.7", "hps.weight_decay": "0.1", "hps.constants": "paper"}
+    changes |= {"hps.eps_rule": eps_rule}
+    found = page.evaluate(GO, fragment(changes))
+    assert found["wrong"] == []
+    state = {key: value for key, value in (start | changes).items() if value != "" and not key.startswith("allow")}
+    base, _, planned = in_python(state)
+    at_base, hps = plan(base, base, planned.hps), planned.hps
+    shown = page.evaluate(RULES_SHOWN)
+    assert len(shown) == 11
+    constants = resolve_constants(hps.constants)
+    for group, cells in shown.items():
+        settings = [vars(each.groups[group]).values() for each in (planned, at_base)]
+        factors = [f"×{here / there:.4g}" if here and there else "" for here, there in zip(*settings, strict=True)]
+        rules = rule_texts(group, EXPERTP.rows[group], hps, constants)
+        assert cells == [rule if rule is None else [times, rule] for times, rule in zip(factors, rules, strict=True)]
 
 
 MISTAKES = [
