@@ -50,7 +50,17 @@ VERBS = {
 
 # Verbs that compute, write files or serve: several processes of one of them would do the same work, or wait for each
 # other. `train` is one run of several processes.
-ONE_PROCESS = ("demo", "planner", "init", "prepare", "generate", "sweep", "watch", "tune", "coordcheck")
+ONE_PROCESS: tuple[str, ...] = (
+    "demo",
+    "planner",
+    "init",
+    "prepare",
+    "generate",
+    "sweep",
+    "watch",
+    "tune",
+    "coordcheck",
+)
 ONE_PROCESS += ("paper", "report", "theory", "bench")
 
 OS_HINTS = {
@@ -197,8 +207,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else argv
     warnings.showwarning = _show_warning if _speaks(arguments) else lambda *_, **__: None
-    with _interrupted_once(is_ending=argv is None) as interrupted:
-        code = _main(arguments, interrupted)
+    try:
+        with _interrupted_once(is_ending=argv is None) as interrupted:
+            code = _main(arguments, interrupted)
+    except KeyboardInterrupt:
+        code = _say_interrupted(arguments)
     if argv is None:
         end_rank(code)
     return code
@@ -243,8 +256,6 @@ def _main(argv: Sequence[str], interrupted: threading.Event) -> int:
     except BrokenPipeError:  # `expertp ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except KeyboardInterrupt:
-        return _say_interrupted(argv)
     except Exception as error:
         if (
             interrupted.is_set()
