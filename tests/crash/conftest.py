@@ -1,7 +1,9 @@
 """The process in which commands are interrupted, and what they give without interruption."""
 
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,19 @@ from fuzz.templates import Templates
 
 # Calls that were counted, and the result, of a command that is not interrupted.
 Whole = Callable[..., tuple[list[str], dict[str, Any]]]
+# A file system in memory, where to sync a file takes no time.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 2**30
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in memory, where there is room for it."""
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_BYTES:
+        yield tmp_path_factory.mktemp("scratch")
+        return
+    with tempfile.TemporaryDirectory(prefix="expertp-crash-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +44,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def whole(server: Server, templates: Templates, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    folder = tmp_path_factory.mktemp("whole")
+def whole(server: Server, templates: Templates, scratch: Path) -> Whole:
+    folder = scratch / "whole"
+    folder.mkdir()
 
     @cache
     def run(name: str, reads: bool = False) -> tuple[list[str], dict[str, Any]]:

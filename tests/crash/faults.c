@@ -96,6 +96,8 @@ OPEN(open64)
     }
 OPENAT(openat)
 OPENAT(openat64)
+int creat(const char *p, mode_t m) { return FAIL_OR(at_open(AT_FDCWD, p, O_WRONLY | O_CREAT | O_TRUNC), REAL(creat)(p, m)); }
+int creat64(const char *p, mode_t m) { return FAIL_OR(at_open(AT_FDCWD, p, O_WRONLY | O_CREAT | O_TRUNC), REAL(creat64)(p, m)); }
 
 ssize_t write(int descriptor, const void *bytes, size_t size) {
     int fault = WRITES(at_file("write", descriptor));
@@ -114,6 +116,9 @@ ssize_t sendfile64(int out, int in, off64_t *o, size_t n) {
     ssize_t (*real)(int, int, off64_t *, size_t) = dlsym(RTLD_NEXT, "sendfile64");
     return FAIL_OR(WRITES(at_file("write", out)), real(out, in, o, n));
 }
+ssize_t copy_file_range(int in, off64_t *i, int out, off64_t *o, size_t n, unsigned f) {
+    return FAIL_OR(WRITES(at_file("write", out)), REAL(copy_file_range)(in, i, out, o, n, f));
+}
 int fsync(int d) { return FAIL_OR(WRITES(at_file("fsync", d)), REAL(fsync)(d)); }
 int fdatasync(int d) { return FAIL_OR(WRITES(at_file("fsync", d)), REAL(fdatasync)(d)); }
 int ftruncate(int d, off_t n) { return FAIL_OR(WRITES(at_file("truncate", d)), REAL(ftruncate)(d, n)); }
@@ -121,6 +126,10 @@ int ftruncate64(int d, off64_t n) { return FAIL_OR(WRITES(at_file("truncate", d)
 int truncate(const char *p, off_t n) { return FAIL_OR(WRITES(point("truncate", AT_FDCWD, p)), REAL(truncate)(p, n)); }
 int rename(const char *a, const char *b) { return FAIL_OR(WRITES(point("rename", AT_FDCWD, b)), REAL(rename)(a, b)); }
 int renameat(int d, const char *a, int e, const char *b) { return FAIL_OR(WRITES(point("rename", e, b)), REAL(renameat)(d, a, e, b)); }
+int link(const char *a, const char *b) { return FAIL_OR(WRITES(point("link", AT_FDCWD, b)), REAL(link)(a, b)); }
+int linkat(int d, const char *a, int e, const char *b, int f) {
+    return FAIL_OR(WRITES(point("link", e, b)), REAL(linkat)(d, a, e, b, f));
+}
 int unlink(const char *p) { return FAIL_OR(WRITES(point("unlink", AT_FDCWD, p)), REAL(unlink)(p)); }
 int unlinkat(int d, const char *p, int f) { return FAIL_OR(WRITES(point("unlink", d, p)), REAL(unlinkat)(d, p, f)); }
 int rmdir(const char *p) { return FAIL_OR(WRITES(point("rmdir", AT_FDCWD, p)), REAL(rmdir)(p)); }

@@ -48,6 +48,14 @@ def all_files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def all_names(study: Path) -> set[str]:
+    """Return the names of all files of a study, but for locks.
+
+    A run that fails in its last moment, after its summary is written, has no lock file and is not trained again.
+    """
+    return {str(path.relative_to(study)) for path in study.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
 def prepared(root: Path) -> dict[str, Any]:
     """Every byte of the prepared directory, and no other file."""
     return all_files(root / "out")
@@ -83,8 +91,7 @@ def swept(root: Path) -> dict[str, Any]:
         path.parent.name: [_without_clock(json.loads(line)) for line in path.read_text().splitlines()]
         for path in (root / "out" / "runs").glob("*/metrics.jsonl")
     }
-    files = {str(path.relative_to(root)) for path in (root / "out").rglob("*") if path.is_file()}
-    return {"rows": rows, "metrics": metrics, "files": files}
+    return {"rows": rows, "metrics": metrics, "files": all_names(root / "out")}
 
 
 def reported(root: Path) -> dict[str, Any]:
@@ -95,8 +102,7 @@ def reported(root: Path) -> dict[str, Any]:
 def tuned(root: Path) -> dict[str, Any]:
     """The path of the descent, the preset, and the names of all files."""
     out = root / "out"
-    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    return {"files": files, **{name: (out / name).read_text() for name in ("path.csv", "preset.yaml")}}
+    return {"files": all_names(out), **{name: (out / name).read_text() for name in ("path.csv", "preset.yaml")}}
 
 
 def _without_clock(tree: Any) -> Any:

@@ -4,20 +4,25 @@ It imports the program once. Each child runs one command in a few hundredths of 
 """
 
 import ctypes
+import hashlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 KILL, TEAR = -1, -2
 # A command that does not end within this time is a failure of the harness.
 SECONDS = 120.0
+# What `tune` tunes here: a descent of a few steps, which are taken and left, in place of hundreds of runs.
+COORDINATES = ("lr",)
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,37 @@ class Server:
 
 def serve(library: str) -> None:
     """Answer requests until standard input ends."""
-    import matplotlib.pyplot  # noqa: F401 (imported before the fork)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # in a child, until the command begins
+    drawn = Path(library).with_name("drawn")
+    drawn.mkdir()
+    _import(drawn)
+    faults = ctypes.CDLL(library)
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line), faults)), flush=True)
+
+
+def _import(drawn: Path) -> None:
+    """Import everything before the fork; figures are kept in a folder and drawn once."""
+    import matplotlib.pyplot  # noqa: F401
+    import scipy.special  # noqa: F401
     import torch
+
+    from expertp.figures import save
+
+    # To draw takes a second and writes no file: the same numbers give the same bytes, which are then written.
+    draw = save.render
+
+    def render(name: str, how: Any, data: Any, has_png: bool = True) -> save.Drawing:
+        key = repr((name, how.__module__, data.shape, save.to_csv(data.rows()), has_png))
+        path = drawn / hashlib.sha256(key.encode()).hexdigest()
+        if not path.exists():
+            incomplete = path.with_suffix(f".{os.getpid()}")
+            incomplete.write_bytes(pickle.dumps(draw(name, how, data, has_png)))
+            incomplete.rename(path)
+        kept: save.Drawing = pickle.loads(path.read_bytes())
+        return kept
+
+    save.render = render  # type: ignore[assignment]
 
     import expertp.analysis.transfer
     import expertp.cli.main
@@ -105,14 +139,15 @@ def serve(library: str) -> None:
     import expertp.cli.sweep
     import expertp.cli.train
     import expertp.cli.tune
+    import expertp.figures.descent
     import expertp.report.build
+    import expertp.report.place
     import expertp.study.sweep
-    import expertp.training.train  # noqa: F401
+    import expertp.training.train
 
     torch.set_num_threads(1)
-    faults = ctypes.CDLL(library)
-    for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line), faults)), flush=True)
+    # A page has a digest of the program's files: all commands get that of the program which was imported.
+    expertp.report.place._program()
 
 
 def _answer(request: Mapping[str, Any], faults: ctypes.CDLL) -> dict[str, Any]:
@@ -160,6 +195,7 @@ def _child(request: Mapping[str, Any], streams: list[int], faults: ctypes.CDLL) 
 
 def _run(argv: list[str]) -> int:
     from expertp.cli import main
+    from expertp.search import tune
     from expertp.study.executors import local
     from expertp.study.sweep import InProcess
     from expertp.training import speed
@@ -168,6 +204,7 @@ def _run(argv: list[str]) -> int:
     speed.PRODUCT_SECONDS = 0.001
     # Workers are processes that start slowly; here the runs are trained in the process that has the fault.
     local.LocalExecutor = lambda *_: InProcess()  # type: ignore[assignment, misc]
+    tune.descend = partial(tune.descend, coordinates=COORDINATES)
     sys.argv = ["expertp", *argv]
     return main.main()
 
