@@ -18,7 +18,7 @@ from fuzz.grammar import (
     mutated,
     mutated_bytes,
 )
-from fuzz.templates import SETTINGS, Templates
+from fuzz.templates import CONFIGURATIONS, SETTINGS, Templates
 
 Kind = Callable[[random.Random, Templates, Path], Case]
 VERBS = (
@@ -35,10 +35,16 @@ VERBS = (
     "paper",
     "report",
     "theory",
+    "show",
+    "capacity",
+    "watch",
+    "completion",
 )
+# Verbs that train or solve; with --dry-run, they do not.
+TRAINING = ("train", "sweep", "tune", "coordcheck", "paper", "theory")
 FLAGS = {
-    "plan": ("--base", "--target", "--json", "--steps"),
-    "planner": ("--base", "--target", "--out"),
+    "plan": ("--base", "--target", "--json", "--steps", "--hf", "--roles", "--export"),
+    "planner": ("--base", "--target", "--out", "--hf"),
     "prepare": ("--out", "--tokenizer", "--vocab-size", "--val-fraction", "--shard-tokens", "--text-key", "--json"),
     "train": ("--out", "--json", "--track=tensorboard"),
     "generate": ("--prompt", "--tokens", "--samples", "--temperature", "--top-k", "--top-p", "--seed", "--json"),
@@ -47,13 +53,16 @@ FLAGS = {
     "report": ("--strict", "--json"),
     "theory": ("--out", "--json", "--only"),
     "tune": ("--out", "--dry-run", "--workers", "--json"),
+    "show": ("--json",),
+    "capacity": ("--devices", "--device", "--fit", "--tokens", "--efficiency", "--hours", "--json"),
+    "watch": ("--port",),
 }
 FIRST = {
-    "plan": (),
-    "planner": (),
+    "plan": ("", "--hf config.json large.json hps.lr=0.01", "--base base.yaml --target target.yaml"),
+    "planner": ("", "--hf config.json large.json hps.lr=0.01"),
     "prepare": ("rows.jsonl", "text.txt", "folder", "nano", "builtin:", "hf:", "-"),
     "train": ("run.yaml",),
-    "generate": ("run", "done"),
+    "generate": ("run", "done", "run prompts.txt", "run prompts.jsonl"),
     "sweep": ("study.yaml",),
     "tune": ("study.yaml",),
     "coordcheck": ("study.yaml",),
@@ -62,6 +71,10 @@ FIRST = {
     "theory": ("solve theory.yaml", "simulate theory.yaml", "size", "compare theory.yaml"),
     "paper": ("list", "show x", "run x"),
     "init": ("new",),
+    "show": tuple(SETTINGS),
+    "capacity": (*SETTINGS, *CONFIGURATIONS, "run"),
+    "watch": ("run.yaml", "run --port 0", "half --port 0", "nowhere --port 0"),
+    "completion": ("bash", "zsh", "fish"),
 }
 ARGUMENTS = (
     *("", "-1", "0", "1", "2", "1e9", "9" * 30, "nan", "x", "--", "-", "=", "a=b", "a.b=c", "steps=5", "train.steps"),
@@ -114,6 +127,9 @@ def _override(name: str, rng: random.Random) -> str:
 
 
 def _on_settings(kind: str, name: str, rng: random.Random, overrides: tuple[str, ...]) -> Case:
+    if rng.random() < 0.2:
+        verb = rng.choice(("show", "capacity"))
+        return Case(kind, (verb, name, *overrides))
     match name:
         case "base.yaml" | "target.yaml":
             return Case(kind, ("plan", "--base", "base.yaml", "--target", "target.yaml", *overrides))
@@ -125,14 +141,40 @@ def _on_settings(kind: str, name: str, rng: random.Random, overrides: tuple[str,
         case _:
             more = ("--out", "new", "--dry-run")
             verb = rng.choice(("sweep", "sweep", "tune", "coordcheck"))
-            more = ("--out", "new", "--steps", "3") if verb == "coordcheck" else more
-            return Case(kind, (verb, name, *more, *overrides), ("new",), trains=True, may_be_large=True)
+            trains = verb == "coordcheck"
+            more = ("--out", "new", "--steps", "3") if trains else more
+            return Case(kind, (verb, name, *more, *overrides), ("new",), trains=trains, may_be_large=True)
+
+
+def configuration(rng: random.Random, templates: Templates, root: Path) -> Case:
+    """Configurations of transformers, one of them with mutations."""
+    templates.copy(root, *CONFIGURATIONS)
+    name = rng.choice(list(CONFIGURATIONS))
+    path = root / name
+    if rng.random() < 0.8:
+        path.write_text(as_json(mutated(CONFIGURATIONS[name], rng, JSON_FRAGMENTS)), "utf-8", "surrogatepass")
+    else:
+        path.write_bytes(mutated_bytes(path.read_bytes(), rng))
+    if rng.random() < 0.2:
+        return Case("configuration", ("capacity", name))
+    more = rng.choice(((), (), ("--json",), ("--roles",), ("--export", "torchtitan"), ("--export", "automodel")))
+    return Case("configuration", ("plan", "--hf", *CONFIGURATIONS, "hps.lr=0.01", *more), may_be_large=True)
+
+
+def prompts(rng: random.Random, templates: Templates, root: Path) -> Case:
+    """A file of prompts with mutations."""
+    name = rng.choice(("prompts.txt", "prompts.jsonl"))
+    templates.copy(root, "run", name)
+    mutate_file(root / name, rng)
+    more = rng.choice(((), ("--json",), ("--samples", "2")))
+    return Case("prompts", ("generate", "run", name, "--tokens", "2", *more))
 
 
 def command_line(rng: random.Random, templates: Templates, root: Path) -> Case:
     """A command line with hostile, missing and surplus arguments."""
     verb = rng.choice((*VERBS, rng.choice(ARGUMENTS), "helpp"))
-    templates.copy(root, *SETTINGS, "tokens", "rows.jsonl", "text.txt", "folder", "run", "half")
+    templates.copy(root, *SETTINGS, *CONFIGURATIONS, "prompts.txt", "prompts.jsonl")
+    templates.copy(root, "tokens", "rows.jsonl", "text.txt", "folder", "run", "half")
     argv = [verb, *rng.choice((*FIRST.get(verb, ()), "x")).split()]
     for _ in range(rng.randrange(4)):
         flag = rng.choice((*FLAGS.get(verb, ()), rng.choice(NAMES[:10]), "--x"))
@@ -142,7 +184,18 @@ def command_line(rng: random.Random, templates: Templates, root: Path) -> Case:
     cleaned = tuple(each.replace("\x00", "") for each in argv)
     if cleaned and cleaned[0] in ("demo", "bench"):
         cleaned = ("status",)
-    return Case("command line", cleaned, ("run", "half", "x", "configs"), trains=True, stdin=b"some text\n" * 9)
+    return Case(
+        "command line",
+        cleaned,
+        ("run", "half", "x", "configs"),
+        trains=_trains(cleaned),
+        stdin=b"some text\n" * 9,
+        serves=cleaned[:1] == ("watch",),
+    )
+
+
+def _trains(argv: tuple[str, ...]) -> bool:
+    return argv[:1] != () and argv[0] in TRAINING and "--dry-run" not in argv
 
 
 def jsonl(rng: random.Random, templates: Templates, root: Path) -> Case:
@@ -188,11 +241,10 @@ def shards(rng: random.Random, templates: Templates, root: Path) -> Case:
     """A directory of token shards with mutations: shards, manifest, tokenizer."""
     name = rng.choice(("tokens", "tokens", "bpe", "nano", "llmc"))
     templates.copy(root, name, "run.yaml", "rows.jsonl")
-    mutate_directory(root / name, rng)
+    kept = mutate_directory(root / name, rng)
     if rng.random() < 0.3:
-        return Case(
-            "shards", ("prepare", "rows.jsonl", "--out", name, "--tokenizer", "bytes", "--val-fraction", "0.2"), (name,)
-        )
+        argv = ("prepare", "rows.jsonl", "--out", name, "--tokenizer", "bytes", "--val-fraction", "0.2")
+        return Case("shards", argv, (name,), kept=kept)
     return Case(
         "shards", ("train", "run.yaml", "--out", "new", f"train.data={name}", "train.steps=1"), ("new",), trains=True
     )
@@ -202,35 +254,39 @@ def run_directory(rng: random.Random, templates: Templates, root: Path) -> Case:
     """The directory of a run with mutations, trained further or generated from."""
     name = rng.choice(("run", "run", "done"))
     templates.copy(root, name, "tokens", "run.yaml")
-    mutate_directory(root / name, rng)
+    kept = mutate_directory(root / name, rng)
     if rng.random() < 0.6:
-        return Case("run directory", ("train", "run.yaml", "--out", name), (name,), trains=True)
-    return Case("run directory", ("generate", name, "--tokens", "2", "--prompt", "To"), trains=True)
+        return Case("run directory", ("train", "run.yaml", "--out", name), (name,), trains=True, kept=kept)
+    if rng.random() < 0.2:
+        return Case("run directory", ("capacity", name), may_be_large=True)
+    return Case("run directory", ("generate", name, "--tokens", "2", "--prompt", "To"))
 
 
 def study_directory(rng: random.Random, templates: Templates, root: Path) -> Case:
     """The directory of a study with mutations, looked at, swept further or reported."""
     name = rng.choice(("study", "half", "half"))
     templates.copy(root, name, "tokens", "study.yaml")
-    mutate_directory(root / name, rng)
+    kept = mutate_directory(root / name, rng)
     verb = rng.choices(("status", "dry-run", "sweep", "coordcheck", "report"), (60, 15, 15, 7, 3))[0]
     match verb:
         case "status":
             return Case("study directory", ("status", name))
         case "report":
-            return Case("study directory", ("report", name), (name,), trains=True)
+            return Case("study directory", ("report", name), (name,), kept=kept)
         case "coordcheck":
             argv = ("coordcheck", "study.yaml", "--out", f"{name}/coordcheck", "--steps", "3")
-            return Case("study directory", argv, (name,), trains=True)
+            return Case("study directory", argv, (name,), trains=True, kept=kept)
         case _:
             more = ("--dry-run",) if verb == "dry-run" else ()
             argv = ("sweep", "study.yaml", "--out", name, "--workers", "1", *more)
-            return Case("study directory", argv, (name,), trains=True)
+            return Case("study directory", argv, (name,), trains=_trains(argv), kept=kept)
 
 
 def hostile_paths(rng: random.Random, templates: Templates, root: Path) -> Case:
     """Valid commands whose paths are of another kind: FIFOs, loops, devices, names with control characters."""
-    templates.copy(root, "run.yaml", "tokens", "rows.jsonl", "study.yaml", "half", "base.yaml", "target.yaml")
+    templates.copy(
+        root, "run.yaml", "tokens", "rows.jsonl", "study.yaml", "half", "base.yaml", "target.yaml", "run", "config.json"
+    )
     odd = root / rng.choice(("fifo", "loop", "dangling", "null", "file", "\x1b[31mred", "a\nb", "\udcff", "x" * 200))
     match odd.name:
         case "fifo":
@@ -261,16 +317,23 @@ def hostile_paths(rng: random.Random, templates: Templates, root: Path) -> Case:
             ("plan", "--base", name, "--target", "target.yaml"),
             ("theory", "solve", name),
             ("init", name),
+            ("show", name),
+            ("capacity", name),
+            ("plan", "--hf", name, "config.json", "hps.lr=0.01"),
+            ("generate", "run", name, "--tokens", "2"),
+            ("watch", name, "--port", "0"),
         )
     )
-    return Case("path", argv, ("new",), trains=argv[0] not in ("status", "plan", "init", "prepare"))
+    return Case("path", argv, ("new",), trains=_trains(argv), serves=argv[0] == "watch")
 
 
 # Kinds with the share of cases that each gets.
 KINDS: dict[Kind, int] = {
     settings_file: 18,
     override: 12,
-    command_line: 12,
+    command_line: 14,
+    configuration: 5,
+    prompts: 3,
     jsonl: 8,
     other_source: 8,
     shards: 8,

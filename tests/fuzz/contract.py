@@ -1,8 +1,9 @@
 """The contract of the command line, and its check on one command.
 
 For any input: exit code 0, 1, 2, 3, 130 or 143; no traceback; at most one line that reports an error, and exactly one
-with exit code 2, of at most 300 characters; files that are not the program's own never change, and a refusal changes
-no file at all; at most 1 GB of memory; at most 10 seconds where nothing is trained.
+with exit code 2, of at most 300 characters; files that are not the program's own never change, those that lie among its
+own neither, and a refusal changes no file at all; at most 1 GB of memory; at most 10 seconds where nothing is computed
+for long.
 """
 
 import io
@@ -15,21 +16,41 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
+import expertp
+from expertp.cli import watch
 from expertp.cli.main import main
+from expertp.study.executors import local
+from expertp.study.sweep import InProcess
+from expertp.util import leases
 
 CODES = {0, 1, 2, 3, 130, 143}
 LONGEST_LINE = 300
 MEMORY_BYTES = 2**30
 SECONDS = 10.0
-# A training that a mutation made long gets a SIGTERM, after which it has to save and stop.
+# A training that a mutation made long gets a SIGTERM, after which it has to save and stop. Only a computation may be
+# long: a command that waits or reads for ever gets none, and is too slow.
 TRAINING_SECONDS, STOPPING_SECONDS = 2.0, 30.0
+LOOK_SECONDS = 0.1
+SERVING_SECONDS = 1.0
+# Where computations are that may be long: below the package, a file and its functions; none: all of them.
+COMPUTATIONS: dict[str, tuple[str, ...]] = {
+    "training/loop.py": ("__init__", "step", "evaluate"),
+    **{f"theory/{name}.py": () for name in ("compare", "finite", "kernel", "limits", "reduced", "sampling", "sizing")},
+}
+# What takes longer on a busy machine, but ends: a report draws all figures of a study, and large files are hashed.
+BOUNDED = {"figures/save.py": ("render",), "util/files.py": ("file_sha256",)}
+PACKAGE = Path(expertp.__file__).parent
+# A run that another process seems to hold is waited for.
+LEASE_SECONDS = "0.5"
 # Above this size a file counts as unchanged if its size and time are.
 LARGEST_HASHED = 2**26
 
@@ -42,9 +63,12 @@ class Case:
         kind: what was mutated.
         argv: the command line without `expertp`.
         own: directories that the command may write to, if it does not refuse.
-        trains: whether the command may train or solve.
+        trains: whether the command may train or solve. Studies are trained in this process.
         stdin: standard input.
         may_be_large: whether the input may ask for a model that does not fit into memory.
+        kept: files and directories in those of `own` that are not the program's: they never change, but may be set
+            aside together with the folder that they are in.
+        serves: whether the command ends only with a signal, if it does not refuse.
     """
 
     kind: str
@@ -53,6 +77,8 @@ class Case:
     trains: bool = False
     stdin: bytes = b""
     may_be_large: bool = False
+    kept: tuple[str, ...] = ()
+    serves: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,7 @@ class Outcome:
     traceback: str
     seconds: float
     changed: tuple[str, ...]  # files that existed before
+    moved: tuple[str, ...]  # those of them that are now in another folder, as they were
     timed_out: bool
 
 
@@ -78,11 +105,11 @@ def run_case(case: Case, root: Path) -> Outcome:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True) for _ in range(2))
     code: int | None = None
     trace, timed_out = "", False
-    with _in_directory(root), _standard_input(case.stdin), warnings.catch_warnings():
+    with _in_directory(root), _standard_input(case.stdin), _in_this_process(case.trains), warnings.catch_warnings():
         warnings.simplefilter("always")
         with redirect_stdout(out), redirect_stderr(err):
             try:
-                with _bounded(case.trains):
+                with _bounded(case):
                     code = main(case.argv)
             except SystemExit as error:  # --help
                 code = error.code if isinstance(error.code, int) else 1
@@ -92,8 +119,10 @@ def run_case(case: Case, root: Path) -> Outcome:
                 trace = traceback.format_exc()
     seconds, after = time.monotonic() - began, _snapshot(root)
     changed = tuple(name for name, state in before.items() if after.get(name) != state)
+    new = {(Path(name).name, after[name]) for name in after.keys() - before.keys()}
+    moved = tuple(name for name in changed if name not in after and (Path(name).name, before[name]) in new)
     texts = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
-    return Outcome(code, texts[0], texts[1], trace, seconds, changed, timed_out)
+    return Outcome(code, texts[0], texts[1], trace, seconds, changed, moved, timed_out)
 
 
 def violations(case: Case, outcome: Outcome) -> list[str]:
@@ -119,9 +148,42 @@ def violations(case: Case, outcome: Outcome) -> list[str]:
     if any("out of memory" in line for line in errors) and not case.may_be_large:
         found.append("more than 1 GB of memory")
     mine = () if outcome.code == 2 else case.own
-    if lost := [name for name in outcome.changed if not name.startswith(mine)]:
+    kept = [name for name in outcome.changed if _is_in(name, case.kept) and name not in outcome.moved]
+    if lost := [*kept, *(name for name in outcome.changed if not _is_in(name, mine))]:
         found.append(f"changed with exit code {outcome.code}: {lost[:5]}; {outcome.err[-300:]!r}")
     return found
+
+
+def _is_in(name: str, places: Sequence[str]) -> bool:
+    """Return whether a path is one of some places or lies in one.
+
+    >>> _is_in("run/run.json", ["run"]), _is_in("run.yaml", ["run"])
+    (True, False)
+    """
+    return any(name == place or name.startswith(f"{place}/") for place in places)
+
+
+def _is_inside(frame: FrameType | None, places: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a frame is in functions of some files, or was called by one."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            functions = places.get(path.relative_to(PACKAGE).as_posix())
+            if functions is not None and (not functions or frame.f_code.co_name in functions):
+                return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def _in_this_process(trains: bool) -> Iterator[None]:
+    """Train studies in this process, where a worker that waits for ever would not be seen; let no server be nice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "NICE", 0)
+        patch.setenv(leases.VARIABLE, LEASE_SECONDS)
+        if trains:
+            patch.setattr(local, "LocalExecutor", lambda *_arguments, **_options: InProcess())
+        yield
 
 
 @contextmanager
@@ -144,21 +206,26 @@ def _standard_input(content: bytes) -> Iterator[None]:
 
 
 @contextmanager
-def _bounded(trains: bool) -> Iterator[None]:
-    """Limit the memory and the time of a command; a training is first asked to stop."""
+def _bounded(case: Case) -> Iterator[None]:
+    """Limit the memory and the time of a command; a training and a server are first asked to stop."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_memory_bytes() + MEMORY_BYTES, hard))
-    asked, is_over = not trains, False
+    began = time.monotonic()
+    asked, was_lost, is_over, until = not (case.trains or case.serves), False, False, began + SECONDS
 
     def ring(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
+        nonlocal asked, was_lost, until
         if is_over:  # the alarm came after the command had ended
             return
-        if asked:
+        now = time.monotonic()
+        asks = not asked and (was_lost or case.serves or _is_inside(frame, COMPUTATIONS))
+        if asks:
+            asked, was_lost, until = True, False, now + STOPPING_SECONDS
+        elif now >= (max(until, began + STOPPING_SECONDS) if _is_inside(frame, BOUNDED) else until):
             raise Timeout
-        asked = True
-        signal.setitimer(signal.ITIMER_REAL, STOPPING_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS)
+        if asks:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         """Stop as with Ctrl-C a command that does not listen to SIGTERM: the default handler would end the tests."""
@@ -171,17 +238,19 @@ def _bounded(trains: bool) -> Iterator[None]:
 
     def ring_again(lost: "sys.UnraisableHookArgs") -> None:
         """Repeat an exception of the handlers that is lost where it was raised, as in a weak reference's callback."""
-        nonlocal asked
+        nonlocal asked, was_lost
         if not issubclass(lost.exc_type, KeyboardInterrupt | Timeout):
             hook(lost)
         elif not is_over:
-            asked = asked and lost.exc_type is Timeout
+            if lost.exc_type is not Timeout:
+                asked, was_lost = False, True
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     hook, sys.unraisablehook = sys.unraisablehook, ring_again
     handlers = {signal.SIGALRM: signal.signal(signal.SIGALRM, ring)}
     handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, TRAINING_SECONDS if trains else SECONDS)
+    first = SERVING_SECONDS if case.serves else TRAINING_SECONDS if case.trains else SECONDS
+    signal.setitimer(signal.ITIMER_REAL, first)
     try:
         yield
     finally:

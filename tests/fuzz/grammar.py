@@ -105,6 +105,8 @@ NAMES = (
     *("x", "a b", "-rf", "--help", "~", "*", "$(id)", "%s", "é", "x" * 200, "a\nb", "\x1b[31mred", "\udcff", ".hidden"),
     *("step-00000004.bak", "step-4", "step-x", "step-99999999", ".partial-00000004", "abc.json", "12.json", "0.json"),
 )
+# Names that the program gives its own files: an unfinished checkpoint, and a lease.
+OWN_NAME = re.compile(r"/\.partial-\d{8}$|leases/[^/]+/\d+\.json$")
 
 
 class Fragment(str):
@@ -227,13 +229,16 @@ def mutate_file(path: Path, rng: random.Random) -> None:
     path.write_bytes(mutated_bytes(content, rng))
 
 
-def mutate_directory(root: Path, rng: random.Random) -> None:
-    """Mutate one to three files or folders of a directory."""
+def mutate_directory(root: Path, rng: random.Random) -> tuple[str, ...]:
+    """Mutate one to three files or folders of a directory; return what was put beside them, with the root's name."""
+    added = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         path = _pick_entry(root, rng)
         if path is None:
-            return
-        _mutate_entry(path, rng)
+            break
+        added.append(_mutate_entry(path, rng))
+    names = [os.fsencode(path.relative_to(root.parent)).decode("latin-1") for path in added if path is not None]
+    return tuple(name for name in names if not OWN_NAME.search(name))
 
 
 def _pick_entry(folder: Path, rng: random.Random) -> Path | None:
@@ -244,7 +249,8 @@ def _pick_entry(folder: Path, rng: random.Random) -> Path | None:
     return rng.choice(rng.choice(list(kinds.values()))) if kinds else None
 
 
-def _mutate_entry(path: Path, rng: random.Random) -> None:
+def _mutate_entry(path: Path, rng: random.Random) -> Path | None:
+    """Mutate a file or folder; return the one that was put beside it."""
     is_regular = path.is_file()
     match rng.choice((*["content"] * 4, *["copy"] * 3, *["stray"] * 2, "remove", "kind", "future", "sparse")):
         case "content" if is_regular:
@@ -253,11 +259,13 @@ def _mutate_entry(path: Path, rng: random.Random) -> None:
             _remove(path)
         case "copy":
             target = path.with_name(path.name + rng.choice((".bak", "~", ".1", ".json")))
+            existed = os.path.lexists(target)
             with suppress(OSError):  # a link or a FIFO that an earlier mutation made
                 if path.is_dir():
                     shutil.copytree(path, target, symlinks=True, copy_function=_copy)
                 elif is_regular:
                     _copy(path, target)
+            return None if existed else target
         case "kind":
             _remove(path)
             _make_other_kind(path, rng)
@@ -272,6 +280,8 @@ def _mutate_entry(path: Path, rng: random.Random) -> None:
             stray = (path if path.is_dir() else path.parent) / name
             if not stray.exists():
                 stray.write_bytes(rng.choice((b"", b"{}", b"[]", b"\xff", b"x" * 1000)))
+                return stray
+    return None
 
 
 def _copy(source: str | Path, target: str | Path) -> None:

@@ -5,6 +5,7 @@ import json
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "study.yaml": STUDY,
     "theory.yaml": THEORY,
 }
+# Configurations of transformers: a base and a model of twice the width.
+CONFIGURATION = {
+    "model_type": "olmoe",
+    **{"vocab_size": 64, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 40},
+    **{"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64},
+    **{"num_experts": 8, "num_experts_per_tok": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+}
+LARGE = {"hidden_size": 96, "num_attention_heads": 12, "num_key_value_heads": 4, "intermediate_size": 80}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {"config.json": CONFIGURATION, "large.json": {**CONFIGURATION, **LARGE}}
 
 
 @dataclass(frozen=True)
@@ -82,11 +92,15 @@ def make_templates(path: Path) -> Templates:
         header = np.zeros(256, "<i4")
         header[:3] = 20240520, 1, len(part)
         (path / "llmc" / f"x_{split}_000.bin").write_bytes(header.tobytes() + part.tobytes())
-    for name, tree in SETTINGS.items():
+    (path / "prompts.txt").write_text("To tune\n\nTo train a large one\r\n")
+    (path / "prompts.jsonl").write_text('"To tune"\n{"prompt": "To\\ntrain"}\n')
+    for name, tree in (SETTINGS | CONFIGURATIONS).items():
         (path / name).write_text(json.dumps(tree))
     options = ("--val-fraction", "0.2", "--shard-tokens", "2000")
     _run("prepare", path / "rows.jsonl", "--out", path / "tokens", "--tokenizer", "bytes", *options)
     _run("prepare", path / "rows.jsonl", "--out", path / "bpe", "--tokenizer", "bpe", "--vocab-size", "300", *options)
+    if find_spec("transformers"):  # its import takes as long as a case may
+        _run("plan", "--hf", *(path / name for name in CONFIGURATIONS), "hps.lr=0.01")
     _run("train", path / "run.yaml", "--out", path / "done")
     _make_stopped_run(path)
     study = build_study({**STUDY, "train": {**STUDY["train"], "data": str(path / "tokens")}}, "study:")

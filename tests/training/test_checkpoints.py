@@ -321,3 +321,16 @@ def content(folder):
 def change(path, place):
     old = path.read_bytes()
     path.write_bytes(old[:place] + bytes([old[place] ^ 1]) + old[place + 1 :])
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_file_of_the_user_in_a_checkpoint_outlives_it(directory, drops):
+    save(directory, checkpoint(1))
+    (directory.checkpoints_path / "step-00000001" / "notes.txt").write_text("text", encoding="utf-8")
+    for step in (2, 3):
+        save(directory, checkpoint(step))
+    if drops:
+        directory.drop_checkpoints()
+    left = directory.checkpoints_path / "left-step-00000001-1"
+    assert kept(directory) == [left.name, *([] if drops else ["step-00000002", "step-00000003"])]
+    assert [path.name for path in left.iterdir()] == ["notes.txt"]

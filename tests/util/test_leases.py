@@ -214,3 +214,16 @@ def test_what_is_no_file_in_the_place_of_a_lease_is_over(tmp_path: Path, make: C
     assert leases.holder("run") is None
     with leases.hold("run", "busy") as lease:
         assert lease.path.name == "2.json"
+
+
+def test_a_lease_that_is_forgotten_takes_no_file_of_others_along(tmp_path: Path) -> None:
+    leases = Leases(tmp_path / "leases")
+    for name in ("mine", "shared"):
+        with leases.hold(name, "busy"):
+            pass
+    stray = tmp_path / "leases" / "shared" / "notes.txt"
+    stray.write_text("text")
+    for name in ("mine", "shared"):
+        leases.forget(name)
+    assert [path for path in (tmp_path / "leases").rglob("*") if path.is_file()] == [stray]
+    assert not (tmp_path / "leases" / "mine").exists()

@@ -19,7 +19,6 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +28,15 @@ from torch import Tensor
 from expertp.config import content_hash
 from expertp.errors import DamagedError, RunError
 from expertp.training.ranks import ALONE, Ranks
-from expertp.training.store import LARGEST_METRICS, RunDirectory, is_regular_file, step_of
+from expertp.training.store import (
+    CHECKPOINT_STATE,
+    LARGEST_METRICS,
+    RunDirectory,
+    free_path,
+    is_regular_file,
+    remove_checkpoint,
+    step_of,
+)
 from expertp.training.tensor_files import LAYOUT, TensorFiles, is_name_of_tensors, is_weights, write_tensors
 from expertp.util.files import file_sha256, move_into_place, sync, write_durably
 from expertp.util.records import Count, read_record
@@ -147,7 +154,7 @@ def _written(step: int, write: Callable[[], _Loaded]) -> _Loaded:
 
 def _keep_newest(directory: RunDirectory) -> None:
     for old in directory.checkpoint_folders()[:-KEPT]:
-        shutil.rmtree(old)
+        remove_checkpoint(old)
 
 
 def resume(directory: RunDirectory, ranks: Ranks = ALONE) -> Saved | None:
@@ -229,23 +236,17 @@ def _none_is_intact(directory: RunDirectory, damaged: Mapping[Path, DamagedError
 
 def _set_aside(path: Path) -> Path:
     """Rename a damaged checkpoint, or another file in the place of a checkpoint, and return its new path."""
-    aside = _free(path.parent, f"damaged-{path.name}")
+    aside = free_path(path.parent, f"damaged-{path.name}")
     move_into_place(path, aside)
     return aside
 
 
 def _copy_metrics(directory: RunDirectory) -> Path:
     """Copy metrics.jsonl before it is cut, and return the path of the copy."""
-    copy = _free(directory.path, "metrics.damaged", ".jsonl")
+    copy = free_path(directory.path, "metrics.damaged", ".jsonl")
     shutil.copyfile(directory.metrics_path, copy)
     sync(copy)
     return copy
-
-
-def _free(folder: Path, stem: str, ending: str = "") -> Path:
-    """Return the first path STEM-1, STEM-2, ... that is not in use."""
-    paths = (folder / f"{stem}-{number}{ending}" for number in count(1))
-    return next(path for path in paths if not os.path.lexists(path))
 
 
 def _write_state(directory: RunDirectory, folder: Path, checkpoint: Checkpoint, sha256: Mapping[str, str]) -> None:
@@ -259,7 +260,7 @@ def _write_state(directory: RunDirectory, folder: Path, checkpoint: Checkpoint, 
         metrics_sha256=_prefix_sha256(directory.metrics_path, checkpoint.metrics_bytes),
         layout=LAYOUT,
     )
-    write_durably(folder / "state.json", json.dumps(asdict(state.hashed()), indent=2).encode())
+    write_durably(folder / CHECKPOINT_STATE, json.dumps(asdict(state.hashed()), indent=2).encode())
 
 
 def _load(directory: RunDirectory, folder: Path, ranks: Ranks) -> Saved:
@@ -274,9 +275,9 @@ def _load(directory: RunDirectory, folder: Path, ranks: Ranks) -> Saved:
 
 
 def _state(directory: RunDirectory, folder: Path) -> CheckpointState:
-    if not is_regular_file(folder / "state.json", RESTORE):
+    if not is_regular_file(folder / CHECKPOINT_STATE, RESTORE):
         raise DamagedError("state.json is missing")
-    state = read_record(folder / "state.json", CheckpointState, RESTORE)
+    state = read_record(folder / CHECKPOINT_STATE, CheckpointState, RESTORE)
     if (state.format, state.identity, state.step) != (FORMAT, directory.identity, step_of(folder)):
         raise DamagedError("state.json belongs to another run, step or version")
     if state.hash is not None and state != state.hashed():

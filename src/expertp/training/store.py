@@ -13,6 +13,7 @@ be read is an `OSError`. Nothing that could not be read is removed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import time
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +29,14 @@ from expertp.config import OPERATIONAL, first_difference, run_from_dict, run_id
 from expertp.errors import DamagedError, InputError
 from expertp.spec import RunSpec
 from expertp.training.records import RunResult, StepMetrics
-from expertp.util.files import LOCK_FILE, exclusive, temporary_name, write_atomically, write_durably
+from expertp.util.files import LOCK_FILE, exclusive, move_into_place, temporary_name, write_atomically, write_durably
 from expertp.util.records import Count, parse_record, read_bounded, read_record, write_record
 
 if TYPE_CHECKING:
     from expertp.data import Dataset
 
 FORMAT = 1
+CHECKPOINT_STATE = "state.json"
 # Files that a crash may leave in a directory that has no run.json yet.
 MAY_PRECEDE = {
     LOCK_FILE,
@@ -115,7 +118,7 @@ class RunDirectory:
         self._saved_path.unlink(missing_ok=True)
         self.remove_partial()
         for folder in self.checkpoint_folders():
-            shutil.rmtree(folder)
+            remove_checkpoint(folder)
         with suppress(OSError):  # missing, or not empty
             self.checkpoints_path.rmdir()
 
@@ -187,6 +190,27 @@ class RunDirectory:
     @property
     def _saved_path(self) -> Path:
         return self.path / "saved"
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove the program's files of a checkpoint, and its folder; with other files it stays as `left-step-...`."""
+    from expertp.training.tensor_files import is_name_of_tensors  # imports torch
+
+    for path in folder.iterdir():
+        if (path.name == CHECKPOINT_STATE or is_name_of_tensors(path.name)) and (
+            path.is_symlink() or not path.is_dir()
+        ):
+            path.unlink()
+    if next(folder.iterdir(), None) is None:
+        folder.rmdir()
+    else:
+        move_into_place(folder, free_path(folder.parent, f"left-{folder.name}"))
+
+
+def free_path(folder: Path, stem: str, ending: str = "") -> Path:
+    """Return the first path STEM-1, STEM-2, ... that is not in use."""
+    paths = (folder / f"{stem}-{number}{ending}" for number in count(1))
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def step_of(folder: Path, prefix: str = "step-") -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from expertp.util.records import Count, read_record
 LEASE_SECONDS, VARIABLE = 90.0, "EXPERTP_LEASE_SECONDS"
 BEATS_PER_LEASE = 6
 LEASE_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
+TEMPORARY_FILE = re.compile(r"\.[1-9][0-9]{0,8}\.json\..*\.tmp")
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,13 @@ class Leases:
         return [name for name, each in held.items() if each and (each.space, each.pid, each.is_released) == here]
 
     def forget(self, name: str) -> None:
-        """Remove a lease whose work is done for ever."""
-        shutil.rmtree(self.folder / name, ignore_errors=True)
+        """Remove a lease whose work is done for ever; files of others in its folder stay."""
+        with suppress(OSError):
+            for path in (self.folder / name).iterdir():
+                if LEASE_FILE.fullmatch(path.name) or TEMPORARY_FILE.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        with suppress(OSError):
+            (self.folder / name).rmdir()
         with suppress(OSError):  # others are left
             self.folder.rmdir()
 
