@@ -69,6 +69,7 @@ def test_an_adapted_model_has_the_settings_of_its_plan(say: Say, tmp_path) -> No
     assert "m_N^-1/2 m_a^-1; m_N^-1 m_a^-1" in page
     assert "adapt(model, base=&#39;tests/fixtures/hf/deepseek-v3-base.json&#39;" in page
     assert "671B" in page
+    assert "<td>rank of latent queries</td>" in page
 
 
 def test_the_steps_of_the_target_reach_weight_decay(say: Say, tmp_path) -> None:

@@ -20,6 +20,27 @@ from expertp.rules import RULE_SETS
 from expertp.spec import BaseHPs
 from expertp.util.text import command, count
 
+# What the sizes of base and target are, by the names of fields of a model and of axes of tensors.
+SIZES = {
+    "n_embd": "width",
+    "n_layer": "depth",
+    "n_exp": "experts",
+    "n_act": "active experts",
+    "V": "vocabulary",
+    "Q": "queries of all heads",
+    "KV": "keys or values of all heads",
+    "O": "outputs of all heads",
+    "A": "heads",
+    "D": "one head",
+    "P": "keys that all heads share",
+    "H": "hidden units of an expert",
+    "S": "hidden units of shared experts",
+    "F": "hidden units of dense layers",
+    "RQ": "rank of latent queries",
+    "RK": "rank of latent keys and values",
+    "B": "keys and values made from RK",
+}
+
 
 @dataclass(frozen=True)
 class AdaptedPage:
@@ -81,11 +102,17 @@ def _sizes(fit: Fit) -> Table:
 
     base, target = named(fit.base), named(fit.target)
     rows = tuple(
-        (name, f"{base[name]:g}", f"{target[name]:g}", f"×{target[name] / base[name]:.4g}" if base[name] else "–")
+        (
+            name,
+            SIZES[name],
+            f"{base[name]:g}",
+            f"{target[name]:g}",
+            f"×{target[name] / base[name]:.4g}" if base[name] else "–",
+        )
         for name in target
         if name in base
     )
-    return Table("Sizes", ("size", "base", "target", "ratio"), rows, numeric=3)
+    return Table("Sizes", ("size", "of", "base", "target", "ratio"), rows, numeric=3)
 
 
 def _settings(fit: Fit) -> Table:
