@@ -46,8 +46,14 @@ COMPUTATIONS: dict[str, tuple[str, ...]] = {
     "training/loop.py": ("__init__", "step", "evaluate"),
     **{f"theory/{name}.py": () for name in ("compare", "finite", "kernel", "limits", "reduced", "sampling", "sizing")},
 }
-# What takes longer on a busy machine, but ends: a report draws all figures of a study, and large files are hashed.
-BOUNDED = {"figures/save.py": ("render",), "util/files.py": ("file_sha256",)}
+# What takes longer on a busy machine, but ends: a report draws all figures of a study, curves are fitted to draws of its
+# noise, and large files are hashed. These have the seconds of a training that is to stop.
+BOUNDED = {
+    "cli/report.py": ("run",),
+    "analysis/judging.py": ("judge_curves",),
+    "figures/save.py": ("render",),
+    "util/files.py": ("file_sha256",),
+}
 PACKAGE = Path(expertp.__file__).parent
 # A run that another process seems to hold is waited for.
 LEASE_SECONDS = "0.5"
