@@ -46,7 +46,7 @@ COMPUTATIONS: dict[str, tuple[str, ...]] = {
     "training/loop.py": ("__init__", "step", "evaluate"),
     **{f"theory/{name}.py": () for name in ("compare", "finite", "kernel", "limits", "reduced", "sampling", "sizing")},
 }
-# What takes longer on a busy machine, but ends: a report draws all figures of a study, curves are fitted to draws of its
+# What takes longer on a busy machine, but ends: a report draws all figures of a study, curves are fitted to draws of
 # noise, and large files are hashed. These have the seconds of a training that is to stop.
 BOUNDED = {
     "cli/report.py": ("run",),
