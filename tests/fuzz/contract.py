@@ -47,7 +47,7 @@ COMPUTATIONS: dict[str, tuple[str, ...]] = {
     **{f"theory/{name}.py": () for name in ("compare", "finite", "kernel", "limits", "reduced", "sampling", "sizing")},
 }
 # What takes longer on a busy machine, but ends: a report draws all figures of a study, curves are fitted to draws of
-# noise, and large files are hashed. These have the seconds of a training that is to stop.
+# noise, and large files are hashed. Their time does not count, up to 30 s.
 BOUNDED = {
     "cli/report.py": ("run",),
     "analysis/judging.py": ("judge_curves",),
@@ -224,10 +224,12 @@ def _bounded(case: Case) -> Iterator[None]:
         if is_over:  # the alarm came after the command had ended
             return
         now = time.monotonic()
+        if _is_inside(frame, BOUNDED):
+            until = max(until, min(now + SECONDS, began + STOPPING_SECONDS))
         asks = not asked and (was_lost or case.serves or _is_inside(frame, COMPUTATIONS))
         if asks:
             asked, was_lost, until = True, False, now + STOPPING_SECONDS
-        elif now >= (max(until, began + STOPPING_SECONDS) if _is_inside(frame, BOUNDED) else until):
+        elif now >= until:
             raise Timeout
         signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS)
         if asks:
@@ -255,8 +257,7 @@ def _bounded(case: Case) -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, ring_again
     handlers = {signal.SIGALRM: signal.signal(signal.SIGALRM, ring)}
     handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, interrupt)
-    first = SERVING_SECONDS if case.serves else TRAINING_SECONDS if case.trains else SECONDS
-    signal.setitimer(signal.ITIMER_REAL, first)
+    signal.setitimer(signal.ITIMER_REAL, SERVING_SECONDS if case.serves else TRAINING_SECONDS)
     try:
         yield
     finally:
