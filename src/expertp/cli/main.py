@@ -48,20 +48,11 @@ VERBS = {
     "doctor": "show the software and hardware that expertp finds on this machine",
 }
 
+# Verbs that only read and print: where a launcher starts several processes, each of them may.
+READERS = ("plan", "capacity", "show", "status", "completion", "doctor")
 # Verbs that compute, write files or serve: several processes of one of them would do the same work, or wait for each
 # other. `train` is one run of several processes.
-ONE_PROCESS: tuple[str, ...] = (
-    "demo",
-    "planner",
-    "init",
-    "prepare",
-    "generate",
-    "sweep",
-    "watch",
-    "tune",
-    "coordcheck",
-)
-ONE_PROCESS += ("paper", "report", "theory", "bench")
+ONE_PROCESS = tuple(verb for verb in VERBS if verb not in (*READERS, "train"))
 
 OS_HINTS = {
     errno.EEXIST: "a file has this name, but a directory is needed; choose another path",
@@ -156,7 +147,7 @@ def _speaks(argv: Sequence[str]) -> bool:
     Verbs that only read say the same on every rank, and so do their errors.
     """
     rank, ranks = rank_and_ranks()
-    return rank == 0 or ranks == 1 or not argv or argv[0] in VERBS.keys() - {*ONE_PROCESS, "train"}
+    return rank == 0 or ranks == 1 or not argv or argv[0] in READERS
 
 
 def _report(error: str, argv: Sequence[str], is_own: bool = False) -> None:
