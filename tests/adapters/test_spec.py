@@ -117,6 +117,7 @@ def test_sizes_are_not_left_to_defaults() -> None:
         ("olmoe", {"quantization_config": {}}, r"hf\.quantization_config: .* has no such key; remove it"),
         ("olmoe", {"attention_dropout": 0.1}, r"hf\.attention_dropout=0\.1 draws random numbers"),
         ("olmoe", {"hidden_act": "sillu"}, "transformers cannot build the model|transformers rejects it"),
+        ("olmoe", {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000: more than 1,000 layers; give a smaller"),
     ],
 )
 def test_what_only_transformers_knows_is_checked_when_a_model_is_described(

@@ -16,7 +16,7 @@ from expertp.adapters.describe import describe, family_of
 from expertp.adapters.description import Description
 from expertp.adapters.families import FAMILIES
 from expertp.adapters.keys import CONFIG_FILE, Keys, check_family, read_keys, refuse, size_of
-from expertp.errors import LONGEST_VALUE, InputError, how_to_install, one_line, shortened
+from expertp.errors import LONGEST_VALUE, InputError, how_to_install, one_line, shortened, shown
 
 # Keys that say how weights are stored or computed, not what the model is. Some make transformers fetch code.
 NOT_ARCHITECTURE = re.compile(r"quantization_config|auto_map|_.*|.*_implementation|use_kernels")
@@ -24,6 +24,8 @@ NOT_ARCHITECTURE = re.compile(r"quantization_config|auto_map|_.*|.*_implementati
 EARLIER_KEYS = frozenset({"rope_theta", "rope_scaling", "torch_dtype"})
 # Tokens of another vocabulary than that of the data; a padding token would have no gradient.
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
+# transformers builds a model layer by layer, also without weights: 1,000 layers take some seconds.
+MOST_LAYERS = 1000
 
 
 def read_config(path: Path) -> Any:
@@ -125,6 +127,9 @@ def on_meta(config: Any) -> nn.Module:
     """Return the causal language model of a configuration, without weights."""
     from transformers import AutoModelForCausalLM
 
+    layers = getattr(config, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise InputError(f"num_hidden_layers={shown(layers)}: more than {MOST_LAYERS:,} layers; give a smaller model")
     try:
         with torch.device("meta"):
             model: nn.Module = AutoModelForCausalLM.from_config(config)
