@@ -25,7 +25,7 @@ from expertp.training.train import train
 KILLS = 20
 # SIGKILL to a rank, SIGTERM to a rank, SIGKILL to the launcher.
 KINDS = ("rank", "term", "launcher")
-TREE = {"steps": 400, "checkpoint_steps": 3, "micro_batch": 4, "eval_every": 50}
+TREE = {"steps": 1500, "checkpoint_steps": 3, "micro_batch": 4, "eval_every": 50}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_random_kills(data: Path, tmp_path: Path) -> None:
             wait_until(lambda before=before: newest(out) > before)
             time.sleep(chance.uniform(0, 0.5))
         else:
-            time.sleep(chance.uniform(2, 12))
+            time.sleep(chance.uniform(1, 8))
         ranks = children(process.pid)
         how = chance.choice(KINDS)
         target = process.pid if how == "launcher" or not ranks else chance.choice(ranks)
