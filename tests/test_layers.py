@@ -54,7 +54,7 @@ INSIDE = {
         ("search",),
     ),
     "training": (
-        ("ranks", "records", "resolution", "speed", "tracker_process"),
+        ("checkpoint_names", "ranks", "records", "resolution", "speed", "tracker_process"),
         ("parallel", "store"),
         ("optim", "run_model", "tensor_files"),
         ("coordinates",),

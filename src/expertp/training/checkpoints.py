@@ -27,9 +27,9 @@ from torch import Tensor
 
 from expertp.config import content_hash
 from expertp.errors import DamagedError, RunError
+from expertp.training.checkpoint_names import STATE, is_name_of_tensors, is_weights
 from expertp.training.ranks import ALONE, Ranks
 from expertp.training.store import (
-    CHECKPOINT_STATE,
     LARGEST_METRICS,
     RunDirectory,
     free_path,
@@ -37,7 +37,7 @@ from expertp.training.store import (
     remove_checkpoint,
     step_of,
 )
-from expertp.training.tensor_files import LAYOUT, TensorFiles, is_name_of_tensors, is_weights, write_tensors
+from expertp.training.tensor_files import LAYOUT, TensorFiles, write_tensors
 from expertp.util.files import file_sha256, move_into_place, sync, write_durably
 from expertp.util.records import Count, read_record
 
@@ -260,7 +260,7 @@ def _write_state(directory: RunDirectory, folder: Path, checkpoint: Checkpoint, 
         metrics_sha256=_prefix_sha256(directory.metrics_path, checkpoint.metrics_bytes),
         layout=LAYOUT,
     )
-    write_durably(folder / CHECKPOINT_STATE, json.dumps(asdict(state.hashed()), indent=2).encode())
+    write_durably(folder / STATE, json.dumps(asdict(state.hashed()), indent=2).encode())
 
 
 def _load(directory: RunDirectory, folder: Path, ranks: Ranks) -> Saved:
@@ -275,9 +275,9 @@ def _load(directory: RunDirectory, folder: Path, ranks: Ranks) -> Saved:
 
 
 def _state(directory: RunDirectory, folder: Path) -> CheckpointState:
-    if not is_regular_file(folder / CHECKPOINT_STATE, RESTORE):
+    if not is_regular_file(folder / STATE, RESTORE):
         raise DamagedError("state.json is missing")
-    state = read_record(folder / CHECKPOINT_STATE, CheckpointState, RESTORE)
+    state = read_record(folder / STATE, CheckpointState, RESTORE)
     if (state.format, state.identity, state.step) != (FORMAT, directory.identity, step_of(folder)):
         raise DamagedError("state.json belongs to another run, step or version")
     if state.hash is not None and state != state.hashed():

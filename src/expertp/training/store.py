@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from expertp.config import OPERATIONAL, first_difference, run_from_dict, run_id
 from expertp.errors import DamagedError, InputError
 from expertp.spec import RunSpec
+from expertp.training.checkpoint_names import STATE, is_name_of_tensors
 from expertp.training.records import RunResult, StepMetrics
 from expertp.util.files import LOCK_FILE, exclusive, move_into_place, temporary_name, write_atomically, write_durably
 from expertp.util.records import Count, parse_record, read_bounded, read_record, write_record
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from expertp.data import Dataset
 
 FORMAT = 1
-CHECKPOINT_STATE = "state.json"
 # Files that a crash may leave in a directory that has no run.json yet.
 MAY_PRECEDE = {
     LOCK_FILE,
@@ -194,12 +194,9 @@ class RunDirectory:
 
 def remove_checkpoint(folder: Path) -> None:
     """Remove the program's files of a checkpoint, and its folder; with other files it stays as `left-step-...`."""
-    from expertp.training.tensor_files import is_name_of_tensors  # imports torch
-
     for path in folder.iterdir():
-        if (path.name == CHECKPOINT_STATE or is_name_of_tensors(path.name)) and (
-            path.is_symlink() or not path.is_dir()
-        ):
+        is_ours = path.name == STATE or is_name_of_tensors(path.name)
+        if is_ours and (path.is_symlink() or not path.is_dir()):
             path.unlink()
     if next(folder.iterdir(), None) is None:
         folder.rmdir()

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from expertp.errors import DamagedError, one_line
+from expertp.training.checkpoint_names import WHOLE_FILES
 from expertp.training.parallel import own_part
 from expertp.training.ranks import Ranks
 from expertp.util.files import sync
@@ -28,9 +29,6 @@ from expertp.util.machine import is_out_of_memory
 # With square experts (alpha_ffn = 1) a transposed layout cannot be detected, so the layout is stored with the weights.
 # One entry only: safetensors writes several in any order, and equal checkpoints would have unequal bytes.
 LAYOUT = "experts.up is [expert, in, hidden], experts.down [expert, hidden, out]"
-WEIGHTS, OPTIMIZER = WHOLE_FILES = ("weights.safetensors", "optimizer.safetensors")
-# The files of ranks: shard-RANK-model-KIND-of-00002.safetensors, where kind 1 is weights and 2 the optimizer's state.
-WEIGHTS_PART, OPTIMIZER_PART = (f"-model-{kind:05d}-of-00002.safetensors" for kind in (1, 2))
 # Where torch's distributed checkpoint says in the header of a file at which offsets its parts begin.
 PARTS_KEY, OFFSETS_KEY = "DCP_SHARDING_INFO", "saved_offsets"
 
@@ -62,17 +60,6 @@ def _write_parts(folder: Path, weights: Mapping[str, Tensor], optimizer: Mapping
     except CheckpointException as error:  # all ranks get the errors of all ranks
         first: BaseException = next(iter(error.failures.values()))[0]
         raise first if isinstance(first, OSError | SafetensorError) else RuntimeError(str(first)) from None
-
-
-def is_weights(name: str) -> bool:
-    """Return whether a file has weights, and not the optimizer's state."""
-    return name == WEIGHTS or name.endswith(WEIGHTS_PART)
-
-
-def is_name_of_tensors(name: str) -> bool:
-    """Return whether `write_tensors` may have written a file of this name."""
-    is_part = name.startswith("shard-") and name.endswith((WEIGHTS_PART, OPTIMIZER_PART)) and "/" not in name
-    return name in WHOLE_FILES or is_part
 
 
 @dataclass(frozen=True)
