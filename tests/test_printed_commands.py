@@ -163,7 +163,7 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path: Path, process: 
 def test_the_tutorial_goes_from_text_to_a_decided_study_in_ten_commands(
     minutes: str, tmp_path: Path, process: Shell
 ) -> None:
-    """The study has one axis, two widths and a tolerance that a few runs of two steps decide."""
+    """The study has one axis, two widths and a tolerance that a few runs of two steps decide; tutorial.log has all."""
     lines, work = commands_of(ROOT / "docs/tutorial.md"), tmp_path / "work"
     assert [line.split()[1] for line in lines] == [
         *("init", "prepare", "show", "train", "generate", "sweep", "sweep", "status", "coordcheck", "report"),
@@ -173,7 +173,9 @@ def test_the_tutorial_goes_from_text_to_a_decided_study_in_ten_commands(
         small = line
         for long, short in {**SMALLER, "--minutes 90": f"--minutes {minutes}"}.items():
             small = small.replace(long, short)
-        process(small)
+        printed = process(small)
+        with (tmp_path / "tutorial.log").open("a") as log:
+            log.write(f"$ {small}\n{printed}\n")
         if line.startswith("expertp init"):
             make_smaller(work / "my-model")
             study = work / "my-model/study.yaml"
