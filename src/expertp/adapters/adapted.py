@@ -32,7 +32,7 @@ from expertp.errors import InputError
 from expertp.model.seeding import generator_of
 from expertp.rules import RULE_SETS
 from expertp.spec import Balance, BaseHPs
-from expertp.util.records import read_bounded, write_record
+from expertp.util.records import read_text, write_record
 
 CLIP_EPS = 1e-6
 
@@ -242,20 +242,13 @@ def adapt(
     if roles is None:
         family, base_family = family_of(inner), family_of(base_model)
     else:
-        text = _read_roles(roles) if isinstance(roles, Path) else roles
+        remedy = "give a text with one row per parameter, NAME | ROLE | AXES"
+        text = read_text(roles, remedy) if isinstance(roles, Path) else roles
         family = base_family = parse_family(text, type(inner).__name__)
     planned = fit(
         describe(base_model, base_family, base_n_act), describe(inner, family, n_act), hps, apply=apply, steps=steps
     )
     return Adapted(planned, family)
-
-
-def _read_roles(path: Path) -> str:
-    remedy = "give a text with one row per parameter, NAME | ROLE | AXES"
-    try:
-        return read_bounded(path, remedy).decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}; {remedy}") from None
 
 
 def _drawn(tensor: TensorPlan, seed: int) -> Tensor:

@@ -1,15 +1,6 @@
 """Axes of tensors, and the sizes of a model that their shapes give.
 
-An axis is written as a product or a sum of symbols: `N`, `2H` (gate and up in one tensor), `RK+P`, `1`. The symbols:
-
-    N   width of the residual stream          E   experts
-    V   vocabulary                            H   hidden units of a routed expert
-    Q   queries of all heads                  S   hidden units of the shared experts
-    KV  keys or values of all heads           F   hidden units of a dense FFN
-    O   outputs of all heads, if not Q        RQ  rank of latent queries
-    A   heads                                 RK  rank of latent keys and values
-    D   one head                              B   keys and values made from RK
-    P   keys beside RK that all heads share
+An axis is written as a product or a sum of symbols: `N`, `2H` (gate and up in one tensor), `RK+P`, `1`.
 """
 
 import re
@@ -18,7 +9,23 @@ from dataclasses import dataclass
 
 from expertp.errors import InputError, did_you_mean, shown
 
-SYMBOLS = ("N", "V", "Q", "KV", "O", "A", "D", "P", "E", "H", "S", "F", "RQ", "RK", "B")
+SYMBOLS: Mapping[str, str] = {
+    "N": "width of the residual stream",
+    "V": "vocabulary",
+    "Q": "queries of all heads",
+    "KV": "keys or values of all heads",
+    "O": "outputs of all heads, if not Q",
+    "A": "heads",
+    "D": "one head",
+    "P": "keys beside RK that all heads share",
+    "E": "experts",
+    "H": "hidden units of a routed expert",
+    "S": "hidden units of the shared experts",
+    "F": "hidden units of a dense FFN",
+    "RQ": "rank of latent queries",
+    "RK": "rank of latent keys and values",
+    "B": "keys and values made from RK",
+}
 _AXIS = re.compile(r"(?P<factor>\d*)(?P<symbols>[A-Z]+(?:\+[A-Z]+)*)|1")
 
 

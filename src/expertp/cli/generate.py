@@ -16,7 +16,7 @@ from pathlib import Path
 
 from expertp.cli.arguments import at_least_one
 from expertp.errors import InputError
-from expertp.util.records import read_bounded
+from expertp.util.records import read_text
 
 EXAMPLES = """\
   expertp generate out/first-run --prompt "def main(" --top-p 0.9
@@ -116,13 +116,7 @@ def _printable(prompt: str) -> str:
 
 def _read_prompts(path: Path) -> list[str]:
     """Return the prompts of a file, one per line; lines without text are skipped."""
-    content = read_bounded(path, "give a text file with one prompt per line")
-    try:
-        lines = content.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 at byte {error.start}; give a text file with one prompt per line"
-        ) from None
+    lines = read_text(path, "give a text file with one prompt per line").split("\n")
     is_json = path.suffix == ".jsonl"
     prompts = [
         _prompt_in(line, f"{path}, line {number}") if is_json else line.removesuffix("\r")

@@ -158,11 +158,8 @@ def _report(error: str, argv: Sequence[str], is_own: bool = False) -> None:
         argv: the command.
         is_own: whether only this rank may know the error. It prints it if rank 0 is still busy after the wait.
     """
-    if _speaks(argv):
-        return _say(error)
-    if not rank_0_ends() and is_own:
+    if _speaks(argv) or (not rank_0_ends() and is_own):
         _say(error)
-    return None
 
 
 def rank_0_ends() -> bool:

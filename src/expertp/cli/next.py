@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from expertp.cli.init import DIRECTORY, STARTERS
 from expertp.cli.planner import CONFIGS
@@ -66,13 +67,20 @@ def _after_planner(args: Args, words: Words) -> str:
 
 def _plan(base: Path, target: Path, overrides: Words = (), steps: int | None = None) -> str | None:
     """Return the command that plans two files, or None if it would refuse them."""
+    if not _fit(base, target, overrides, steps=steps):
+        return None
+    return command("plan", "--base", base, "--target", target, *_steps(steps), *overrides)
+
+
+def _fit(base: Path, target: Path, overrides: Words, **options: Any) -> bool:
+    """Return whether `plan` takes two files."""
     try:
         sections = split_overrides(overrides, {"model": ModelSpec, "hps": BaseHPs})
         model, hps = load_base(base, sections["hps"])
-        plan(model, load_target(target, sections["model"]), hps, steps=steps)
+        plan(model, load_target(target, sections["model"]), hps, **options)
     except (InputError, OSError):
-        return None
-    return command("plan", "--base", base, "--target", target, *_steps(steps), *overrides)
+        return False
+    return True
 
 
 def _steps(steps: int | None) -> tuple[object, ...]:
@@ -119,14 +127,9 @@ def _after_file(path: Path, overrides: Words) -> str:
 
 def _planner(kind: str, path: Path, overrides: Words) -> str | None:
     """Return the command that makes the page of a base or target, or None if its other model does not fit."""
-    sections = split_overrides(overrides, {"model": ModelSpec, "hps": BaseHPs})
-    try:
-        base, hps = load_base(path if kind == "base" else CONFIGS / "base.yaml", sections["hps"])
-        target = load_target(path if kind == "target" else CONFIGS / "target.yaml", sections["model"])
-        plan(base, target, hps, allow_kappa_change=True)
-    except InputError:
-        return None
-    return command("planner", f"--{kind}", path, *overrides)
+    files = {"base": CONFIGS / "base.yaml", "target": CONFIGS / "target.yaml", kind: path}
+    is_taken = _fit(files["base"], files["target"], overrides, allow_kappa_change=True)
+    return command("planner", f"--{kind}", path, *overrides) if is_taken else None
 
 
 def _after_init(args: Args, words: Words) -> str:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from expertp.adapters.adapted import Adapted
+from expertp.adapters.axes import SYMBOLS
 from expertp.adapters.description import Sizes
 from expertp.adapters.fit import Fit, TensorPlan, alike
 from expertp.adapters.keys import part_of
@@ -21,25 +22,7 @@ from expertp.spec import BaseHPs
 from expertp.util.text import command, count
 
 # What the sizes of base and target are, by the names of fields of a model and of axes of tensors.
-SIZES = {
-    "n_embd": "width",
-    "n_layer": "depth",
-    "n_exp": "experts",
-    "n_act": "active experts",
-    "V": "vocabulary",
-    "Q": "queries of all heads",
-    "KV": "keys or values of all heads",
-    "O": "outputs of all heads",
-    "A": "heads",
-    "D": "one head",
-    "P": "keys that all heads share",
-    "H": "hidden units of an expert",
-    "S": "hidden units of shared experts",
-    "F": "hidden units of dense layers",
-    "RQ": "rank of latent queries",
-    "RK": "rank of latent keys and values",
-    "B": "keys and values made from RK",
-}
+SIZES = {"n_embd": "width", "n_layer": "depth", "n_exp": "experts", "n_act": "active experts", **SYMBOLS}
 
 
 @dataclass(frozen=True)

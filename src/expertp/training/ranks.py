@@ -129,12 +129,7 @@ def launched_ranks(on_wait: Callable[[str], None] = lambda _: None) -> Iterator[
         torch.cuda.set_device(local_rank % torch.cuda.device_count())  # srun may give every rank a device of its own
     with naming_lost_ranks():
         with _saying_that_it_waits(f"rank {rank} of {size}", place, on_wait if local_rank == 0 else lambda _: None):
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-                init_method=place,
-                rank=rank,
-                world_size=size,
-            )
+            _meet(place, rank, size)
         try:
             with naming_lost_ranks(), _leaving_last_words(rank):
                 yield Ranks(rank, size, local_size)
@@ -170,6 +165,17 @@ def meeting_place(environment: Mapping[str, str]) -> str:
     here = "127.0.0.1" if environment.get("SLURM_STEP_NUM_NODES") == "1" else node
     chosen = FIRST_PORT + (100 * int(job if job.isdecimal() else 0) + int(step if step.isdecimal() else 0)) % PORTS
     return f"tcp://{address or here or '127.0.0.1'}:{port or chosen}"
+
+
+def _meet(place: str, rank: int, size: int) -> None:
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(backend, init_method=place, rank=rank, world_size=size)
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        remedy = "set MASTER_PORT to a free one, the same on all machines"
+        raise InputError(f"the port at which the processes meet is taken; {remedy}") from error
 
 
 @contextmanager
@@ -210,9 +216,6 @@ def naming_lost_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, dist.DistNetworkError) and "EADDRINUSE" in str(error):
-            remedy = "set MASTER_PORT to a free one, the same on all machines"
-            raise InputError(f"the port at which the processes meet is taken; {remedy}") from error
         if not _is_lost(error):
             raise
         what = _last_words() or "another process of the run has ended or cannot be reached"

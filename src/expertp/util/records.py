@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from expertp.errors import DamagedError, shown
+from expertp.errors import DamagedError, InputError, shown
 from expertp.util.files import write_atomically
 
 # Size of the largest file that is read as a record; those of the program are smaller by far.
@@ -69,6 +69,14 @@ def read_bounded(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> byte
             if size > largest:
                 raise DamagedError(f"{path}: damaged (larger than {largest >> 20} MiB); {remedy}")
             return file.read(size)
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """Return the text of a file that a user has named; a byte order mark is left out."""
+    try:
+        return read_bounded(path, remedy).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}; {remedy}") from None
 
 
 @contextmanager
