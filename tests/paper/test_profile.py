@@ -100,7 +100,6 @@ def test_learning_rates_in_octaves_go_with_the_studys_own():
     ("zero_shot", "transfer"),
     [
         ("zero-shot-quarter", "transfer-quarter"),
-        ("zero-shot-quarter-depth", "transfer-quarter-depth"),
         ("zero-shot-quarter-beside", "transfer-quarter-beside"),
         ("zero-shot-twelfth", "transfer-twelfth"),
     ],

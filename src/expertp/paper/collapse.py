@@ -45,10 +45,10 @@ def early_curves(table: StudyTable, arm: Arm, name: str) -> tuple[Drawing, dict[
     """Draw the training curves of an arm's zero-shot runs under a name, and compare them with the base's, by axis."""
     check_zero_shot_records(table, arm)
     shown = collapse.data(table, arm)
-    found = {
-        axis: EarlyCurves(
-            {size: training_losses(table.zero_shot_records(axis, size, arm)) for size in table.sizes(axis)}, each
-        )
-        for axis, each in shown.collapses.items()
-    }
+    found = {axis: EarlyCurves(losses_by_size(table, axis, arm), each) for axis, each in shown.collapses.items()}
     return render(f"collapse-{name}", collapse.draw, shown), found
+
+
+def losses_by_size(table: StudyTable, axis: str, arm: Arm) -> dict[Size, SeedCurves]:
+    """Return the training losses of an arm's zero-shot runs along an axis."""
+    return {size: training_losses(table.zero_shot_records(axis, size, arm)) for size in table.sizes(axis)}

@@ -32,8 +32,8 @@ class PaperStudy:
     Args:
         name: its name.
         cpu: what differs from the `common` sections of the profile `cpu`: sections of a study, `corpus` where it is not
-            the profile's first, and `lr_octaves` where the learning rates of the grid are given in octaves from the
-            study's own.
+            the profile's first, and `lr_octaves` or `init_octaves` where the learning rates or init stds of the grid
+            are given in octaves from the study's own.
         paper: the same for the profile `paper`.
         both: changes in both profiles.
         is_adaptive: whether a profile with a limit of time trains only the cells that decide the verdicts.

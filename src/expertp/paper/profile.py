@@ -26,8 +26,10 @@ from expertp.util.plain_yaml import read_yaml
 
 CORPORA_VARIABLE = "EXPERTP_CORPORA"
 BUILT_IN = "builtin"
+# Grids in octaves from the study's own learning rate or init std.
+OCTAVES = {"lr_octaves": ("log2_lr", "lr"), "init_octaves": ("log2_init_std", "init_std")}
 # Settings of a study of the paper that are no sections of a study file.
-OUTSIDE = ("corpus", "lr_octaves")
+OUTSIDE = ("corpus", *OCTAVES)
 
 
 class CorpusSpec(Spec):
@@ -57,9 +59,11 @@ class ProfileSpec(Spec):
         tree = merged(self.common, {"name": name, **{key: settings[key] for key in settings if key not in OUTSIDE}})
         tree["train"] = {**tree["train"], "data": str(data)}
         study = build(StudySpec, tree, f"profile {self.name}, {name}:")
-        if "lr_octaves" in settings:
-            values = [math.log2(study.hps.lr) + octaves for octaves in settings["lr_octaves"]]
-            study = study.replace(grids=study.grids.replace(log2_lr=values))
+        for setting, (grid, hp) in OCTAVES.items():
+            if setting in settings:
+                centre = math.log2(getattr(study.hps, hp))
+                values = [centre + octaves for octaves in settings[setting]]
+                study = study.replace(grids=study.grids.replace(**{grid: values}))
         return first_choice(study) if self.is_adaptive(name) else study
 
     def is_adaptive(self, study: str) -> bool:

@@ -1,9 +1,10 @@
 """Fig. 2, Finding 1.1: transfer of learning rate and init std at sparsity 1/4.
 
-Depth has a study of its own, which begins at four layers on cpu. There, each axis has a control that should fail: sp
-along width, no_depth along depth, fan_in_stack along experts and expert size. no_mean and no_alpha are arms without
-this expectation: layer norms make the network indifferent to a larger MoE output. A study with another set of constants
-stands beside the claim: on cpu the paper's, in the paper all ones.
+Depth has a study of its own. On cpu it begins at four layers, with the learning rate and init std that a pilot has
+found for them. Each axis on cpu has a control that should fail: sp along width, no_depth along depth, fan_in_stack
+along experts and expert size. no_mean and no_alpha are arms without this expectation: layer norms make the network
+indifferent to a larger MoE output. A study with another set of constants stands beside the claim: on cpu the paper's,
+in the paper all ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ CLAIM = (
 
 Sizes = Mapping[str, Sequence[float]]  # by axis
 
-# Octaves around the learning rate of a study that has its own.
+# Octaves around the learning rate and init std of a study that has its own.
 AROUND = [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
 
 SIZES: Sizes = {"width": [64, 128, 256], "experts": [8, 16, 32], "alpha": [1, 2, 4]}
@@ -58,9 +59,16 @@ DEPTH = {
 }
 
 STUDY = PaperStudy("transfer-quarter", cpu=with_controls(SIZES), paper={"axes": PAPER_SIZES}, is_adaptive=True)
+# The fitted optimum of a base of four layers in a pilot (docs/results/paper/pilots), and seeds that it has not seen.
 STUDY_OF_DEPTH = PaperStudy(
     "transfer-quarter-depth",
-    cpu={"base": {"n_layer": 4}, **DEPTH},
+    cpu={
+        "base": {"n_layer": 4},
+        "hps": {"lr": 2**-6.68, "init_std": 2**-3.61},
+        "seeds": [6, 7, 8],
+        **{"lr_octaves": AROUND, "init_octaves": AROUND},
+        **DEPTH,
+    },
     paper={"axes": PAPER_SIZES_OF_DEPTH},
     is_adaptive=True,
 )
