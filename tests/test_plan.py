@@ -39,8 +39,10 @@ CONSTANTS: dict[str, dict[str, tuple[float, float]]] = {
     },
 }
 MOE_GROUPS = {"router", "expert_up", "expert_down", "expert_bias"}
-DENSE_GROUPS = {"ffn_up", "ffn_down"}
-MATRICES = {"embedding", "unembedding", "attn_qk", "attn_v", "attn_o", *MOE_GROUPS, *DENSE_GROUPS} - {"expert_bias"}
+DENSE_GROUPS = {"ffn_up", "ffn_up_bias", "ffn_down"}
+BIASES = {"linear_bias", "ffn_up_bias"}
+MATRICES = {"embedding", "unembedding", "attn_qk", "attn_v", "attn_o", *MOE_GROUPS, *DENSE_GROUPS}
+MATRICES -= {"expert_bias", "ffn_up_bias"}
 WRITES_TO_RESIDUAL = {"attn_o", "expert_down", "ffn_down"}
 
 
@@ -83,7 +85,7 @@ def test_at_the_base_a_plan_is_the_base_hyperparameters_times_the_constants(
     )
     absent = set(DENSE_GROUPS if model.ffn == "moe" else MOE_GROUPS)
     absent |= {"unembedding"} if model.tied_embeddings else set()
-    absent |= set() if model.linear_bias else {"linear_bias"}
+    absent |= set() if model.linear_bias else BIASES
     for name, group in plan(model, model, hps).groups.items():
         init, lr = CONSTANTS[constants].get(name, (1, 1))
         if name in absent:
@@ -94,7 +96,7 @@ def test_at_the_base_a_plan_is_the_base_hyperparameters_times_the_constants(
             residual_init = (2 * model.n_layer) ** -0.5 if rules == "sp" and name in WRITES_TO_RESIDUAL else 1
             assert group == Group(hps.init_std * init * residual_init, hps.lr * lr, hps.weight_decay, hps.adam_eps)
         else:
-            assert group == Group(0.0 if name == "linear_bias" else None, hps.lr * lr, 0.0, hps.adam_eps), name
+            assert group == Group(0.0 if name in BIASES else None, hps.lr * lr, 0.0, hps.adam_eps), name
 
 
 @pytest.mark.parametrize("model", [VARIANTS[0], VARIANTS[-1]], ids=["moe", "dense"])
@@ -118,6 +120,7 @@ def test_at_the_base_only_the_architecture_is_in_the_forward_pass(rules: str, mo
         ("ffn_down", 0.5, 0.2, 1.25e-9),
         ("norm", 1, 0, 1.25e-9),
         ("linear_bias", 1, 0, 1.25e-9),
+        ("ffn_up_bias", 1, 0, 1.25e-9),
         ("final_norm", 1, 0, 5e-9),
     ],
 )

@@ -61,6 +61,7 @@ ATTENTION = hidden(Powers(-1, -1), Powers(-1, -1))
 EXPERTP_ROWS = {
     "embedding": TABLE,
     "unembedding": TABLE,
+    "unembedding_bias": vector(Powers(), Powers()),
     "norm": vector(Powers(-1, -1), Powers()),
     "final_norm": vector(Powers(-1), Powers()),
     "attn_qk": ATTENTION,
@@ -71,6 +72,7 @@ EXPERTP_ROWS = {
     "latent_down": hidden(Powers(0, -1, rank=-1), Powers(0, -1, rank=-1)),
     "latent_norm": vector(Powers(0, -1, rank=-1), Powers()),
     "latent_up": Expected(Powers(rank=-HALF), Powers(rank=-1), Powers(rank=1), Powers(-1, -1), Powers(-1, -1)),
+    "latent_bias": vector(Powers(0, -1, rank=-1), Powers(0, -1)),
     "linear_bias": vector(Powers(-1, -1), Powers(0, -1)),
     "attn_v_bias": vector(Powers(-1, -1), Powers(0, -1)),
     # init at gamma = 1; other gammas have their own test
@@ -83,6 +85,7 @@ EXPERTP_ROWS = {
     "expert_down_bias": vector(Powers(-1, -1, -1, 0), Powers(0, -1)),
     "ffn_up": hidden(Powers(-1, -1, 0, -1), Powers(-1, -1, 0, -1)),
     "ffn_down": down(Powers(-1, -1)),
+    "ffn_up_bias": vector(Powers(-1, -1, 0, -1), Powers(0, -1)),
     "shared_gate": Expected(Powers(-1), Powers(-1), Powers(1), Powers(0, -1), Powers(-1, -1)),
 }
 DOWN = ("expert_down", "ffn_down")

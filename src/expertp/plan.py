@@ -36,6 +36,7 @@ GROUPS = (
     "expert_down",
     "expert_bias",
     "ffn_up",
+    "ffn_up_bias",
     "ffn_down",
 )
 
@@ -216,11 +217,12 @@ def _check_comparable(base: ModelSpec, target: ModelSpec, allow_kappa_change: bo
 
 def present_groups(model: ModelSpec) -> set[str]:
     """Return the parameter groups that a reference model has."""
-    absent = {"ffn_up", "ffn_down"} if model.ffn == "moe" else {"router", "expert_up", "expert_down", "expert_bias"}
+    dense, moe = {"ffn_up", "ffn_up_bias", "ffn_down"}, {"router", "expert_up", "expert_down", "expert_bias"}
+    absent = dense if model.ffn == "moe" else moe
     if model.tied_embeddings:
         absent.add("unembedding")
     if not model.linear_bias:
-        absent.add("linear_bias")
+        absent |= {"linear_bias", "ffn_up_bias"}
     return set(GROUPS) - absent
 
 

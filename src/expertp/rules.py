@@ -152,6 +152,7 @@ EXPERTP = RuleSet(
         #                        init std              lr           eps: consistent      eps: paper
         "embedding":         Row(ONE,                  ONE,         1 / N,               1 / N,                where="Tab. 2"),
         "unembedding":       Row(ONE,                  ONE,         1 / N,               1 / N,                where="Tab. 2"),
+        "unembedding_bias": _vector(                                ONE,                 ONE,                  where="beyond the paper"),
         "norm":          _vector(                                   1 / (N * L),         ONE,                  where="Tab. 2, App. A", start="gain"),
         "final_norm":    _vector(                                   1 / N,               ONE,                  where="Tab. 2, App. A", start="gain"),
         "attn_qk":           Row(N ** -HALF,           1 / N,       1 / (N * L),         1 / (N * L),          where="Tab. 2"),
@@ -162,6 +163,7 @@ EXPERTP = RuleSet(
         "latent_down":       Row(N ** -HALF,           1 / N,       1 / (R * L),         1 / (R * L),          where="beyond the paper"),
         "latent_norm":   _vector(                                   1 / (R * L),         ONE,                  where="beyond the paper", start="gain"),
         "latent_up":         Row(R ** -HALF,           1 / R,       1 / (N * L),         1 / (N * L),          where="beyond the paper"),
+        "latent_bias":   _vector(                                   1 / (R * L),         1 / L,                where="beyond the paper"),
         "linear_bias":   _vector(                                   1 / (N * L),         1 / L,                where="Tab. 2"),
         "attn_v_bias":   _vector(                                   1 / (KV * L),        1 / L,                where="Tab. 2"),
         "router":            Row(1 / N_gamma,          1 / N,       1 / (L * E),         1 / (N * L),          where="Tab. 1-2, Rule 1"),
@@ -173,6 +175,7 @@ EXPERTP = RuleSet(
         "expert_down_bias": _vector(                                1 / (N * L * E),     1 / L,                where="Tab. 2"),
         "ffn_up":            Row(N ** -HALF,           1 / N,       1 / (N * L * a),     1 / (N * L * a),      where="Rule 3 with one expert"),
         "ffn_down":          Row(N ** -HALF / a,       1 / (N * a), 1 / (N * L),         1 / (N * L * a ** 2), where="Rule 3 with one expert"),
+        "ffn_up_bias":   _vector(                                   1 / (N * L * a),     1 / L,                where="Tab. 2"),
         "shared_gate":       Row(1 / N_gamma,          1 / N,       1 / L,               1 / (N * L),          where="Rule 1 with one expert"),
     },
     forward=ForwardRules(residual=1 / L, logits=1 / N, attention_scale=1 / D_HEAD, moe_output=1 / N_ACT),

@@ -103,7 +103,9 @@ def test_families_without_rules_are_refused_by_name(model_type: str) -> None:
     model = build("mixtral", "meta")
     model.config = Config()
     model.config.model_type = model_type
-    with pytest.raises(InputError, match=re.escape(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")):
+    with pytest.raises(
+        InputError, match=re.escape(f"model_type '{model_type}' is not supported: {REFUSED[model_type]}")
+    ):
         family_of(model)
 
 
@@ -121,3 +123,28 @@ def test_the_layout_of_square_experts_is_checked_against_their_module() -> None:
             module.is_transposed = True
     with pytest.raises(InputError, match="but its module says is_transposed=True: the layout is mirrored"):
         describe(model, family_of(model))
+
+
+def test_layers_with_different_numbers_of_active_experts_are_refused() -> None:
+    model = build("hunyuan_v1_moe", "meta", moe_topk=[2, 4, 4])
+    with pytest.raises(
+        InputError, match=r"has 2 experts per token but .* has 4; the rules need the same in all layers"
+    ):
+        describe(model, family_of(model))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "roles"),
+    [
+        ("phimoe", {"lm_head_bias": True}, {"lm_head.bias": "unembedding_bias"}),
+        ("ernie4_5_moe", {"use_bias": True}, {"lm_head.bias": "unembedding_bias"}),
+        ("aria_text", {"mlp_bias": True}, {"model.layers.0.mlp.shared_experts.up_proj.bias": "ffn_up_bias"}),
+        ("deepseek_v3", {"attention_bias": True}, {"model.layers.0.self_attn.q_a_proj.bias": "latent_bias"}),
+    ],
+)
+def test_biases_that_a_configuration_adds_have_roles(
+    model_type: str, changes: dict[str, Any], roles: dict[str, str]
+) -> None:
+    model = build(model_type, "meta", **changes)
+    found = {tensor.name: tensor.row.role for tensor in describe(model, family_of(model)).tensors}
+    assert {name: found[name] for name in roles} == roles

@@ -27,6 +27,7 @@ GROUPS = [
     "expert_down",
     "expert_bias",
     "ffn_up",
+    "ffn_up_bias",
     "ffn_down",
 ]
 SETTINGS = ["init_std", "lr", "weight_decay", "adam_eps"]

@@ -5,12 +5,15 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
+from expertp.adapters.families import FAMILIES
+from expertp.adapters.family import Family
 from expertp.cli.main import main
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
@@ -165,8 +168,11 @@ def test_a_bad_argument_gets_one_line(
 
 
 def test_a_parameter_without_a_role_gets_one_line_and_a_text_to_fill_in(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    phimoe = FAMILIES["phimoe"]
+    known = tuple(row for row in phimoe.rows if row.pattern != "lm_head.bias")
+    monkeypatch.setitem(cast(dict[str, Family], FAMILIES), "phimoe", replace(phimoe, rows=known))
     keys = {"model_type": "phimoe", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
     keys |= {"intermediate_size": 32, "num_hidden_layers": 2, "lm_head_bias": True}
     (tmp_path / "config.json").write_text(json.dumps(keys))

@@ -17,6 +17,7 @@ model.embed_tokens.weight                                | embedding          | 
 model.norm.weight                                        | final_norm         | N
 model.norm.bias                                          | final_norm         | N
 lm_head.weight                                           | unembedding        | V N
+lm_head.bias                                             | unembedding_bias   | V
 """
 PRE_NORMS = """
 model.layers.#.input_layernorm.weight                    | norm               | N
@@ -51,11 +52,11 @@ model.layers.#.self_attn.sinks                           | attn_sink          | 
 LATENT_ATTENTION = """
 model.layers.#.self_attn.q_proj.weight                   | attn_qk            | Q N
 model.layers.#.self_attn.q_a_proj.weight                 | latent_down        | RQ N
-model.layers.#.self_attn.q_a_proj.bias                   | linear_bias        | RQ
+model.layers.#.self_attn.q_a_proj.bias                   | latent_bias        | RQ
 model.layers.#.self_attn.q_a_layernorm.weight            | latent_norm        | RQ
 model.layers.#.self_attn.q_b_proj.weight                 | latent_up          | Q RQ
 model.layers.#.self_attn.kv_a_proj_with_mqa.weight       | latent_down        | RK+P N
-model.layers.#.self_attn.kv_a_proj_with_mqa.bias         | linear_bias        | RK+P
+model.layers.#.self_attn.kv_a_proj_with_mqa.bias         | latent_bias        | RK+P
 model.layers.#.self_attn.kv_a_layernorm.weight           | latent_norm        | RK
 model.layers.#.self_attn.kv_b_proj.weight                | latent_up          | B RK
 model.layers.#.self_attn.o_proj.weight                   | attn_o +           | N O
@@ -79,17 +80,17 @@ model.layers.#.mlp.experts.down_proj_bias                | expert_down_bias + | 
 """
 DENSE = """
 model.layers.#.mlp.gate_proj.weight                      | ffn_up             | F N
-model.layers.#.mlp.gate_proj.bias                        | linear_bias        | F
+model.layers.#.mlp.gate_proj.bias                        | ffn_up_bias        | F
 model.layers.#.mlp.up_proj.weight                        | ffn_up             | F N
-model.layers.#.mlp.up_proj.bias                          | linear_bias        | F
+model.layers.#.mlp.up_proj.bias                          | ffn_up_bias        | F
 model.layers.#.mlp.down_proj.weight                      | ffn_down +         | N F
 model.layers.#.mlp.down_proj.bias                        | linear_bias +      | N
 """
 SHARED = """
 model.layers.#.mlp.shared_experts.gate_proj.weight       | ffn_up             | S N
-model.layers.#.mlp.shared_experts.gate_proj.bias         | linear_bias        | S
+model.layers.#.mlp.shared_experts.gate_proj.bias         | ffn_up_bias        | S
 model.layers.#.mlp.shared_experts.up_proj.weight         | ffn_up             | S N
-model.layers.#.mlp.shared_experts.up_proj.bias           | linear_bias        | S
+model.layers.#.mlp.shared_experts.up_proj.bias           | ffn_up_bias        | S
 model.layers.#.mlp.shared_experts.down_proj.weight       | ffn_down +         | N S
 model.layers.#.mlp.shared_experts.down_proj.bias         | linear_bias +      | N
 """

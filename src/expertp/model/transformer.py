@@ -34,6 +34,7 @@ PARAMETER_GROUPS = (
     (r"blocks\.\d+\.attn\.qk\.weight", "attn_qk"),
     (r"blocks\.\d+\.attn\.v\.weight", "attn_v"),
     (r"blocks\.\d+\.attn\.o\.weight", "attn_o"),
+    (r"blocks\.\d+\.ffn\.up\.bias", "ffn_up_bias"),
     (r"blocks\.\d+\.(attn|ffn)\.\w+\.bias", "linear_bias"),
     (r"blocks\.\d+\.ffn\.router\.weight", "router"),
     (r"blocks\.\d+\.ffn\.experts\.up", "expert_up"),
