@@ -34,12 +34,12 @@ from expertp.adapters.adapted import adapt
 from expertp.config import build
 from expertp.data import open_dataset
 from expertp.errors import InputError, RunError
+from expertp.model.sharded import own_part
 from expertp.spec import BaseHPs, RunSpec
 from expertp.study.store import read_study
 from expertp.study.sweep import work
 from expertp.training.checkpoints import resume
 from expertp.training.loop import StepOutcome, TrainingLoop
-from expertp.training.parallel import own_part
 from expertp.training.ranks import Ranks, launched_ranks
 from expertp.training.run_model import RunModel
 from expertp.training.store import read_run

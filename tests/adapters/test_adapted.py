@@ -1,7 +1,9 @@
 """From settings to torch: init, parameter groups, clipping, files, and verification in wrappers."""
 
 import json
+import math
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from adapters.own import ROLES, Mine
 from torch import nn
 
 from expertp.adapters.adapted import Adapted, adapt
+from expertp.adapters.verify import fingerprint
 from expertp.errors import InputError
 from expertp.spec import BaseHPs
 
@@ -207,3 +210,66 @@ def test_wrappers_change_nothing(tmp_path: Path) -> None:
             assert again.clip_grad_norm_(optimizer, 1.0) > 0
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_a_fingerprint_sees_parts_of_a_tensor_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as experts, or the halves of stacked gate and up projections, whose sizes are multiples of a chunk."""
+    monkeypatch.setattr("expertp.adapters.verify.CHUNK", 16)
+    experts = torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(0))
+    for other in (experts[[1, 0, 2, 3]], experts.roll(4, dims=1), experts.transpose(1, 2)):
+        assert not fingerprint(experts).matches(fingerprint(other))
+    assert fingerprint(experts).matches(fingerprint(experts.clone()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (torch.optim.Adam, "embedding has weight decay as an L2 loss; use AdamW"),
+        (lambda groups: torch.optim.RMSprop(without(groups, "betas")), "embedding has no betas in the optimizer"),
+        (
+            lambda groups: torch.optim.AdamW([{**group, "betas": (0.5, 0.5)} for group in groups]),
+            r"embedding has betas=\(0\.5, 0\.5\) in the optimizer; the plan is for AdamW with betas=\(0\.9, 0\.95\)",
+        ),
+        (
+            lambda groups: torch.optim.AdamW([{**group, "lr": 1e-3} for group in groups]),
+            r"\w+ has lr=0\.001, .* times its planned value, and embedding .*; let the schedule multiply the lr of "
+            "every group by the same factor",
+        ),
+    ],
+    ids=["L2 decay", "another optimizer", "other betas", "one lr for all groups"],
+)
+def test_verify_finds_an_optimizer_that_is_not_the_plans(
+    make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer], message: str
+) -> None:
+    model, mine = fitted()
+    mine.verify(model, torch.optim.AdamW(mine.param_groups(model)))
+    with pytest.raises(InputError, match=message):
+        mine.verify(model, make(mine.param_groups(model)))
+
+
+def without(groups: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in group.items() if name != key} for group in groups]
+
+
+@pytest.mark.parametrize(
+    "change", [{"bias_lr": 7.0}, {"betas": (0.9, 0.99)}, {"clip": 2.0}], ids=lambda each: next(iter(each))
+)
+def test_verify_finds_a_plan_that_changed_outside_of_tensors(tmp_path: Path, change: dict[str, Any]) -> None:
+    model, mine = fitted()
+    mine.init_(model)
+    mine.save(tmp_path / "expertp.json", model)
+    changed = adapt(model, Mine(), HPS.replace(**change), roles=ROLES)
+    (name,) = change
+    with pytest.raises(InputError, match=rf"planned with {name}=.*, now with .*; the plan changed"):
+        changed.verify(model, saved=tmp_path / "expertp.json")
+
+
+def test_the_callback_clips_to_the_norm_of_the_hyperparameters() -> None:
+    model, _ = fitted()
+    mine = adapt(model, Mine(), HPS.replace(clip=0.7), roles=ROLES)
+    assert (mine.callback()._clip, mine.callback(clip=0.3)._clip) == (0.7, 0.3)
+
+
+def test_a_zero_router_is_refused() -> None:
+    with pytest.raises(InputError, match=r"gamma=\.inf starts routers at zero, .* use gamma=1"):
+        adapt(Mine(), Mine(), HPS.replace(gamma=math.inf), roles=ROLES)

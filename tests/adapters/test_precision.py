@@ -1,6 +1,8 @@
 """Routers under autocast: all of them compute in float32, and the model still trains."""
 
 import copy
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,9 +10,11 @@ import torch
 from adapters.tiny import build
 from torch import Tensor, nn
 
+from expertp.adapters.adapted import adapt
 from expertp.adapters.families import FAMILIES
 from expertp.adapters.precision import keep_routers_wide
 from expertp.adapters.roles import pattern_of
+from expertp.spec import BaseHPs
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
 
@@ -62,3 +66,24 @@ def test_a_copy_of_a_model_computes_with_its_own_routers() -> None:
     other = copy.deepcopy(model)
     for router in routers(other, "olmoe").values():
         assert router.forward.__self__ is router
+
+
+@pytest.mark.heavy
+def test_the_trainer_keeps_routers_in_float32_under_autocast(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
+    model = build("olmoe")
+    adapted = adapt(model, build("olmoe", "meta"), BaseHPs(lr=0.01))
+    args = TrainingArguments(output_dir=str(tmp_path), max_grad_norm=0, bf16=True, use_cpu=True, report_to=[])
+    optimizer = torch.optim.AdamW(adapted.param_groups(model))
+    dtypes: set[torch.dtype] = set()
+    for router in routers(model, "olmoe").values():
+        router.register_forward_hook(lambda module, inputs, output: dtypes.add(output[0].dtype))  # noqa: ARG005
+    tokens = torch.arange(3, 27).view(2, 12)
+    for expected in (torch.bfloat16, torch.float32):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(input_ids=tokens)
+        assert dtypes == {expected}
+        dtypes.clear()
+        start = {"model": model, "optimizer": optimizer}
+        adapted.callback().on_train_begin(args, SimpleNamespace(global_step=0), None, **start)

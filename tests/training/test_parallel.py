@@ -19,10 +19,9 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 from expertp.cli.main import main
 from expertp.data import PrepareOptions, open_dataset, prepare, train_batch
 from expertp.errors import InputError
-from expertp.model.seeding import generator_of
+from expertp.model.seeding import fill_part_, generator_of
 from expertp.spec import ParallelSpec, RunSpec
 from expertp.training.checkpoints import newest_weights, resume
-from expertp.training.optim import _fill_with_normal
 from expertp.training.parallel import clip_gradients_, micro_batch, own_rows
 from expertp.training.ranks import Ranks, meeting_place
 from expertp.training.store import read_run
@@ -354,12 +353,12 @@ def test_ranks_read_their_rows_of_the_batch(data: Path) -> None:
 def test_a_part_of_a_tensor_is_drawn_as_the_whole(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = 0.5 * torch.randn(shape, generator=generator_of(1, "x"))
     for drawn in (1, 70, 2**22):
-        monkeypatch.setattr("expertp.training.optim.DRAWN_AT_ONCE", drawn)
+        monkeypatch.setattr("expertp.model.seeding.DRAWN_AT_ONCE", drawn)
         for start, stop in ((0, shape[0]), (0, 2), (2, 5), (shape[0], shape[0])):
             for inner in (slice(0, shape[1]), slice(1, 3)) if len(shape) > 1 else ():
                 place = (slice(start, stop), inner, *(slice(0, size) for size in shape[2:]))
                 part = torch.full_like(whole[place], torch.nan)
-                _fill_with_normal(part, place, whole.shape, 0.5, generator_of(1, "x"))
+                fill_part_(part, place, whole.shape, 0.5, generator_of(1, "x"))
                 assert torch.equal(part, whole[place]), (place, drawn)
 
 

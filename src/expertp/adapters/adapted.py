@@ -16,9 +16,9 @@ from expertp.adapters.balance import Balancing, balancing, keep_biases_in_float3
 from expertp.adapters.describe import describe, family_of
 from expertp.adapters.family import Family, parse_family
 from expertp.adapters.fit import Apply, Fit, TensorPlan, fit
-from expertp.adapters.hub import on_meta, read_config, with_weights
+from expertp.adapters.hub import fill_buffers_, on_meta, read_config, with_weights
+from expertp.adapters.precision import keep_routers_wide
 from expertp.adapters.roles import clean_name
-from expertp.adapters.tensors import whole, write_
 from expertp.adapters.trainer import load_weights_, make_callback, unwrapped
 from expertp.adapters.verify import (
     Fingerprint,
@@ -29,7 +29,8 @@ from expertp.adapters.verify import (
     read_saved,
 )
 from expertp.errors import InputError
-from expertp.model.seeding import generator_of
+from expertp.model.seeding import draw_normal_
+from expertp.model.sharded import fill_, whole, write_
 from expertp.rules import RULE_SETS
 from expertp.spec import Balance, BaseHPs
 from expertp.util.records import read_text, write_record
@@ -77,15 +78,24 @@ class Adapted:
         """Initialize every parameter in place, before or after sharding; selection biases start at 0.
 
         Values depend on the seed and the name of a parameter only. They are drawn in float32. With `hps.rules: native`
-        they are those of the family's own init, with `initializer_range` at `hps.init_std`.
+        they are those of the family's own init, with `initializer_range` at `hps.init_std`. A model that was built on
+        the meta device and got memory by `to_empty` gets its other buffers, such as rotary frequencies, as well.
         """
         is_native = RULE_SETS[self.hps.rules].is_native
         native = self._native_values(model, seed) if is_native else {}
+        if lost := next((name for name, parameter in _clean(model) if parameter.is_meta), None):
+            raise InputError(f"{lost} is on the meta device; call model.to_empty(device=...) before init_")
+        fill_buffers_(unwrapped(model))
         for tensor, parameter in self._parameters(model):
-            write_(parameter, native[tensor.name] if is_native else _drawn(tensor, seed))
+            if is_native:
+                write_(parameter, native[tensor.name])
+            elif tensor.init_std:
+                draw_normal_(parameter, tensor.init_std, seed, tensor.name)
+            else:
+                fill_(parameter, tensor.start)
         keep_biases_in_float32(model, self.family.rows)
         for module, name in selection_biases(model, self.family.rows).values():
-            write_(getattr(module, name), torch.zeros(getattr(module, name).shape))
+            fill_(getattr(module, name), 0.0)
 
     def _native_values(self, model: nn.Module, seed: int) -> dict[str, nn.Parameter]:
         """Return the parameters of a new model, which the code of the family has initialized."""
@@ -191,8 +201,16 @@ class Adapted:
         return make
 
     def callback(self, clip: float | None = None) -> Any:
-        """Return a callback for the Trainer: it verifies, clips in planned units, balances and saves fingerprints."""
-        return make_callback(self, clip)
+        """Return a callback for the Trainer.
+
+        It verifies, clips in planned units to the norm `clip` (default: that of the hyperparameters), balances, saves
+        fingerprints, and keeps routers in float32 where the Trainer computes in another dtype.
+        """
+        return make_callback(self, self.hps.clip if clip is None else clip)
+
+    def keep_routers_wide(self, model: nn.Module) -> None:
+        """Let routers compute in the dtype of their weights under autocast, which would round logits and gates."""
+        keep_routers_wide(unwrapped(model), self.family.rows)
 
     def _parameters(self, model: nn.Module) -> Iterator[tuple[TensorPlan, nn.Parameter]]:
         """Yield planned parameters; a model with other parameters is an error."""
@@ -249,14 +267,6 @@ def adapt(
         describe(base_model, base_family, base_n_act), describe(inner, family, n_act), hps, apply=apply, steps=steps
     )
     return Adapted(planned, family)
-
-
-def _drawn(tensor: TensorPlan, seed: int) -> Tensor:
-    """Return the initial value of a tensor."""
-    value = torch.full(tensor.shape, tensor.start)
-    if tensor.init_std:
-        value += tensor.init_std * torch.randn(tensor.shape, generator=generator_of(seed, tensor.name))
-    return value
 
 
 def _base_model(base: Any) -> nn.Module:

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from expertp.adapters.roles import SELECTION_BIAS, RoleRow, clean_name, pattern_of
-from expertp.adapters.tensors import whole, write_
 from expertp.errors import InputError
 from expertp.model.balance import bias_update, load_deviation
+from expertp.model.sharded import whole, write_
 from expertp.spec import Balance
 
 OUTSIDE_BACKWARD = -1

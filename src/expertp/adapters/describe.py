@@ -74,19 +74,33 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _n_act(model: nn.Module, rows: Mapping[str, RoleRow]) -> int:
-    """Return the experts per token, from the module that has a router's weight or from a module around it."""
+    """Return the experts per token, from the modules that have a router's weight or from modules around them."""
     modules = {clean_name(name): module for name, module in model.named_modules()}
-    for name, row in rows.items():
-        place = name
-        while row.role == "router" and place:
-            place = place.rpartition(".")[0]
-            for attribute in N_ACT_ATTRIBUTES:
-                value = getattr(modules.get(place), attribute, None)
-                if isinstance(value, int):
-                    return value
-    raise InputError(
-        f"no module around a router has an attribute {' or '.join(N_ACT_ATTRIBUTES)}; pass n_act and base_n_act"
-    )
+    found = {name: _n_act_around(name, modules) for name, row in rows.items() if row.role == "router"}
+    if None in found.values() or not found:
+        raise InputError(
+            f"no module around a router has an attribute {' or '.join(N_ACT_ATTRIBUTES)}; pass n_act and base_n_act"
+        )
+    (first, n_act), *others = found.items()
+    for name, other in others:
+        if other != n_act:
+            raise InputError(
+                f"{first} has {n_act} experts per token but {name} has {other}; the rules need the same in all layers"
+            )
+    assert n_act is not None
+    return n_act
+
+
+def _n_act_around(name: str, modules: Mapping[str, nn.Module]) -> int | None:
+    """Return the experts per token of the nearest module around a parameter that has them."""
+    place = name
+    while place:
+        place = place.rpartition(".")[0]
+        for attribute in N_ACT_ATTRIBUTES:
+            value = getattr(modules.get(place), attribute, None)
+            if isinstance(value, int):
+                return value
+    return None
 
 
 def _heads(model: nn.Module) -> Iterator[tuple[str, float]]:

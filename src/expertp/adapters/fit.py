@@ -154,6 +154,11 @@ def fit(
         allow_kappa_change: permit a sparsity other than the base's; the learning rate then does not transfer.
     """
     check_comparable(base, target, hps, allow_kappa_change)
+    if math.isinf(hps.gamma):
+        raise InputError(
+            "gamma=.inf starts routers at zero, and top-k of equal scores sends every token to the same experts in "
+            "models of others; use gamma=1"
+        )
     forward = _relative_forward(base, target, hps)
     aux_loss = base.sizes.n_act / target.sizes.n_act
     _check_auxiliary_loss(base, target, aux_loss)

@@ -136,3 +136,14 @@ def on_meta(config: Any) -> nn.Module:
     except Exception as error:  # sizes that do not fit each other fail in many ways
         raise InputError(f"transformers cannot build the model of this config: {one_line(str(error))}") from None
     return model
+
+
+def fill_buffers_(model: nn.Module) -> None:
+    """Compute the buffers that checkpoints do not have, such as rotary frequencies, by the code of the family."""
+    fill = getattr(model, "_init_weights", None)
+    if fill is None:  # a module of a user
+        return
+    with torch.random.fork_rng(devices=[]):
+        for module in model.modules():
+            if module._non_persistent_buffers_set:
+                fill(module)

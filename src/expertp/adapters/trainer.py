@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from expertp.adapters.balance import Balancing
 from expertp.adapters.roles import clean_name
-from expertp.adapters.tensors import whole, write_
 from expertp.errors import InputError, how_to_install, one_line
+from expertp.model.sharded import whole, write_
 from expertp.util.records import read_record
 
 # Our file beside a checkpoint of the Trainer, and the one in which the Trainer notes its step.
@@ -45,6 +45,9 @@ class Trains(Protocol):
 
     def load_(self, model: nn.Module, checkpoint: str | Path) -> None:
         """Load all weights of a checkpoint."""
+
+    def keep_routers_wide(self, model: nn.Module) -> None:
+        """Let routers compute in the dtype of their weights under autocast."""
 
     def balancing(self, model: nn.Module) -> AbstractContextManager[Balancing]:
         """Count loads inside the `with` block."""
@@ -77,6 +80,8 @@ class PlanEvents:
             )
         saved = self._checkpoint(args, state.global_step) / SAVED_FILE if state.global_step else None
         self._adapted.verify(parts["model"], parts["optimizer"], saved)
+        if args.bf16 or args.fp16:
+            self._adapted.keep_routers_wide(parts["model"])
         if self._adapted.balances:
             self._context = self._adapted.balancing(parts["model"])
             self.balance = self._context.__enter__()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from torch.optim import Optimizer
 
 from expertp.adapters.fit import Fit, TensorPlan
 from expertp.adapters.roles import clean_name
-from expertp.adapters.tensors import whole
 from expertp.errors import InputError
+from expertp.model.sharded import whole
+from expertp.spec import BaseHPs
 from expertp.util.records import read_record
 
 SETTINGS = (("initial_lr", "lr"), ("weight_decay", "weight_decay"), ("eps", "adam_eps"))
@@ -21,6 +23,8 @@ SETTINGS = (("initial_lr", "lr"), ("weight_decay", "weight_decay"), ("eps", "ada
 CHUNK = 2**20
 # The sums are in float64; their order may differ between machines.
 TOLERANCE = 1e-9
+# Schedules multiply in float64, in another order for each group.
+SCHEDULE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,11 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class Saved:
-    """The file beside a checkpoint: settings of every tensor, fingerprints of parameters and selection biases."""
+    """The file beside a checkpoint: the plan, and fingerprints of parameters and selection biases."""
 
+    hps: BaseHPs
+    aux_loss: float
+    bias_lr: float | None
     tensors: tuple[TensorPlan, ...]
     fingerprints: Mapping[str, Fingerprint]
 
@@ -63,11 +70,13 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     5.0
     """
     flat = whole(tensor.detach()).flatten()
-    squares, projection = 0.0, 0.0
+    squares, projection, start = 0.0, 0.0, 0
     for chunk in flat.split(CHUNK):
         wide = chunk.double()
         squares += float(wide.square().sum())
-        projection += float((wide * torch.arange(wide.numel(), device=wide.device).double().cos()).sum())
+        place = torch.arange(start, start + len(wide), device=wide.device).double()
+        projection += float((wide * place.cos()).sum())
+        start += len(wide)
     return Fingerprint(flat.numel(), math.sqrt(squares), projection)
 
 
@@ -87,7 +96,10 @@ def check_parameters(model: nn.Module, fit: Fit, others: frozenset[str]) -> None
 
 
 def check_groups(model: nn.Module, optimizer: Optimizer, fit: Fit) -> None:
-    """Check that every planned parameter is in exactly one group of the optimizer, with its planned settings."""
+    """Check that every planned parameter is in exactly one group of the optimizer, with its planned settings.
+
+    The learning rates may be those of any schedule that multiplies all of them by one factor.
+    """
     planned = {tensor.name: tensor for tensor in fit.tensors}
     names = {id(parameter): clean_name(name) for name, parameter in model.named_parameters()}
     times = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
@@ -106,10 +118,38 @@ def check_groups(model: nn.Module, optimizer: Optimizer, fit: Fit) -> None:
                         f"{name} has {setting}={group.get(setting)} in the optimizer but {wanted} in the plan; the "
                         "optimizer was made or loaded with another plan"
                     )
+    for group in optimizer.param_groups:
+        _check_group(group, optimizer.param_groups[0], fit.hps)
+
+
+def _check_group(group: Mapping[str, Any], first: Mapping[str, Any], hps: BaseHPs) -> None:
+    """Check what all groups of an optimizer must have in common."""
+    name = group.get("name", "a group")
+    if tuple(group.get("betas", ())) != hps.betas:
+        has = f"betas={tuple(group['betas'])}" if "betas" in group else "no betas"
+        raise InputError(f"{name} has {has} in the optimizer; the plan is for AdamW with betas={hps.betas}")
+    if group["weight_decay"] and group.get("decoupled_weight_decay") is False:
+        raise InputError(f"{name} has weight decay as an L2 loss; use AdamW, whose weight decay is decoupled")
+    factor, wanted = (float(each["lr"]) / each["initial_lr"] for each in (group, first))
+    if not math.isclose(factor, wanted, rel_tol=SCHEDULE_TOLERANCE):
+        raise InputError(
+            f"{name} has lr={group['lr']:g}, {factor:g} times its planned value, and {first.get('name', 'another')} "
+            f"{wanted:g} times; let the schedule multiply the lr of every group by the same factor"
+        )
 
 
 def check_saved(saved: Saved, fit: Fit, found: Mapping[str, Fingerprint], path: Path) -> None:
     """Check that the plan and the weights are those of a saved file."""
+    for setting, then, now in (
+        ("betas", saved.hps.betas, fit.hps.betas),
+        ("clip", saved.hps.clip, fit.hps.clip),
+        ("aux_loss", saved.aux_loss, fit.aux_loss),
+        ("bias_lr", saved.bias_lr, fit.bias_lr),
+    ):
+        if then != now:
+            raise InputError(
+                f"{path}: planned with {setting}={then}, now with {now}; the plan changed since the checkpoint"
+            )
     before = {tensor.name: tensor for tensor in saved.tensors}
     for tensor in fit.tensors:
         if (old := before.get(tensor.name)) != tensor:

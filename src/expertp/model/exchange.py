@@ -15,10 +15,10 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 
 from expertp.model.experts import ExpertFunction
 from expertp.model.router import Routing
+from expertp.model.sharded import own
 
 
 def exchanged(function: ExpertFunction, group: dist.ProcessGroup) -> ExpertFunction:
@@ -39,8 +39,8 @@ def exchanged(function: ExpertFunction, group: dist.ProcessGroup) -> ExpertFunct
         gate_V = _exchange(routing.gate_TK.flatten()[visit_R], sent, received, group)
         expert_e = torch.arange(sent_Pe.shape[1], device=x_TN.device)
         expert_V = expert_e.repeat(group.size()).repeat_interleave(received_Pe.flatten())
-        own = Routing(expert_V[:, None], gate_V[:, None], received_Pe.sum(0), routing.auxiliary)
-        y_VN = function(x_VN, own, _own(up_ENH), _own(down_EHN))
+        routing_V = Routing(expert_V[:, None], gate_V[:, None], received_Pe.sum(0), routing.auxiliary)
+        y_VN = function(x_VN, routing_V, own(up_ENH), own(down_EHN))
 
         y_RN = _exchange(y_VN, received, sent, group)
         # Undo the sort and sum the K rows of each token in a fixed order.
@@ -54,11 +54,6 @@ def exchanged(function: ExpertFunction, group: dist.ProcessGroup) -> ExpertFunct
 def _compute_dtype(x_TN: Tensor) -> torch.dtype:
     device = x_TN.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_TN.dtype
-
-
-def _own(weight: Tensor) -> Tensor:
-    """Return the weights of the experts of this process."""
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 class _Exchange(torch.autograd.Function):

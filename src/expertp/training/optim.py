@@ -5,17 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from expertp.errors import InputError, did_you_mean, shown
-from expertp.model.seeding import generator_of
+from expertp.model.seeding import draw_normal_
+from expertp.model.sharded import own
 from expertp.model.transformer import group_of
 from expertp.plan import Group, Plan
 from expertp.spec import TrainSpec
-from expertp.training.parallel import own_part
-
-# Random numbers that are drawn at once: 16 MiB.
-DRAWN_AT_ONCE = 2**22
 
 
 def init_parameters(model: nn.Module, plan: Plan, seed: int, group_of: Callable[[str], str] = group_of) -> None:
@@ -27,32 +24,12 @@ def init_parameters(model: nn.Module, plan: Plan, seed: int, group_of: Callable[
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             std = _planned(plan, group_of(name), name).init_std
-            part, place = own_part(parameter)
             if std is None:  # a norm
-                part.fill_(0.0 if name.endswith("bias") else 1.0)
+                own(parameter).fill_(0.0 if name.endswith("bias") else 1.0)
             elif std == 0.0:
-                part.zero_()
+                own(parameter).zero_()
             else:
-                _fill_with_normal(part, place, parameter.shape, std, generator_of(seed, name))
-
-
-def _fill_with_normal(
-    part: Tensor, place: tuple[slice, ...], shape: torch.Size, std: float, generator: torch.Generator
-) -> None:
-    """Fill the part of a tensor that is at `place` with the numbers that the whole tensor would have there.
-
-    Where a row has a multiple of 16 numbers, torch draws the same numbers row by row as at once, so that no rank needs
-    memory for the whole tensor.
-    """
-    row = math.prod(shape[1:])
-    rows = shape[0] if row % 16 else max(1, DRAWN_AT_ONCE // row)
-    own_rows, *inner = place
-    done = 0
-    for start in range(0, own_rows.stop, rows):
-        drawn = torch.randn(min(rows, shape[0] - start), *shape[1:], generator=generator)
-        own = drawn[slice(max(own_rows.start - start, 0), own_rows.stop - start), *inner]
-        part[done : done + len(own)] = std * own
-        done += len(own)
+                draw_normal_(parameter, std, seed, name)
 
 
 def param_groups(model: nn.Module, plan: Plan, group_of: Callable[[str], str] = group_of) -> list[dict[str, Any]]:

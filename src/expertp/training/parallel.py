@@ -11,15 +11,16 @@ import warnings
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.utils import get_total_norm
 
 from expertp.errors import InputError
 from expertp.model.exchange import exchanged
 from expertp.model.experts import Experts
+from expertp.model.sharded import own
 from expertp.model.transformer import MoETransformer
 from expertp.spec import Dtype, ModelSpec, ParallelSpec, RunSpec
 from expertp.training.ranks import Ranks
@@ -120,19 +121,10 @@ def free_gathered_(model: nn.Module) -> None:
         model.reshard()
 
 
-def own_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
-    """Return the part of a tensor that this rank holds, which shares its memory, and the place of the part."""
-    if not isinstance(tensor, DTensor):
-        return tensor, tuple(slice(0, size) for size in tensor.shape)
-    (chunk,) = tensor.__create_chunk_list__()
-    place = tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
-    return _own(tensor), place
-
-
 @torch.no_grad()
 def clip_gradients_(parameters: Iterable[nn.Parameter], max_norm: float, parallel: ParallelSpec, ranks: Ranks) -> None:
     """Clip the gradients of all ranks to a global norm, as torch's `clip_grad_norm_` does in one process."""
-    gradients = [_own(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    gradients = [own(parameter.grad) for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm(gradients)
     if not ranks.is_alone:
         squares = ranks.sum(norm.double().square().reshape(1).cpu())
@@ -140,10 +132,6 @@ def clip_gradients_(parameters: Iterable[nn.Parameter], max_norm: float, paralle
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale)
-
-
-def _own(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _mesh(ranks: Ranks, device: str, replicas: int, experts: int = 1) -> DeviceMesh:
@@ -171,7 +159,7 @@ def _shard(module: nn.Module | list[nn.Module], mesh: DeviceMesh, policy: MixedP
 
     def dimension(parameter: nn.Parameter) -> Shard | None:
         """Spread few experts over many ranks by their second dimension; torch divides it evenly only."""
-        experts = len(_own(parameter))
+        experts = len(own(parameter))
         few = parameter.ndim == 3 and experts < parts
         return Shard(1) if few and parameter.shape[1] % parts == 0 else None
 

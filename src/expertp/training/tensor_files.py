@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from expertp.errors import DamagedError, one_line
+from expertp.model.sharded import own_part
 from expertp.training.checkpoint_names import WHOLE_FILES
-from expertp.training.parallel import own_part
 from expertp.training.ranks import Ranks
 from expertp.util.files import sync
 from expertp.util.machine import is_out_of_memory
