@@ -9,6 +9,7 @@ that the check does not use. Writes learning-rates.csv, slopes.csv and README.md
 
 import argparse
 import csv
+import math
 import statistics
 import sys
 import time
@@ -105,10 +106,17 @@ def tune(family: str, rules: str, data: str, dataset: Dataset) -> Iterator[Tuned
 
 
 def best(rates: Sequence[TunedRate]) -> float:
-    """Return the learning rate of the lowest mean loss, among those at which no seed diverged."""
+    """Return the learning rate of the lowest mean loss, among those at which no seed diverged.
+
+    An optimum at the end of the grid is an error: the check would be at a learning rate that is not the base's best.
+    """
     by_rate = {each.log2_lr: [other.loss for other in rates if other.log2_lr == each.log2_lr] for each in rates}
     complete = {lr: statistics.fmean(losses) for lr, losses in by_rate.items() if len(losses) == len(TUNING_SEEDS)}
-    return min(complete, key=lambda lr: complete[lr])
+    found = min(complete, key=lambda lr: complete[lr])
+    grid = LOG2_LR[rates[0].rules]
+    if found in (grid[0], grid[-1]):
+        raise SystemExit(f"{rates[0].family}, {rates[0].rules}: the best of the grid is its end, 2^{found}; widen it")
+    return found
 
 
 def check(family: str, rules: str, log2_lr: float, data: str, dataset: Dataset) -> CoordinateCheck:
@@ -127,14 +135,15 @@ def row(family: str, rules: str, log2_lr: float, slope: Slope) -> FamilySlope:
 
 
 def distance(slope: FamilySlope) -> float:
-    """Return how far a slope lies outside the expected range."""
-    assert slope.slope is not None
+    """Return how far a slope lies outside the expected range; infinitely where runs have diverged."""
+    if slope.slope is None:
+        return math.inf
     return max(slope.low - slope.slope, slope.slope - slope.high, 0.0)
 
 
 def page(slopes: Sequence[FamilySlope]) -> str:
     """Return the results as a markdown page."""
-    judged = [each for each in slopes if each.rules == "expertp" and each.slope is not None]
+    judged = [each for each in slopes if each.rules == "expertp"]
     outside = [each for each in judged if distance(each) > TOLERANCE]
     lines = [
         "# Coordinate checks of three families",
@@ -157,7 +166,7 @@ def page(slopes: Sequence[FamilySlope]) -> str:
             for each in slopes
             if (each.family, each.rules, each.axis, each.check) == (family, rules, axis, "size")
         }
-        cells = ["none" if (slope := sizes.get(name)) is None else f"{slope:+.2f}" for name in SHOWN]
+        cells = [written(sizes.get(name)) for name in SHOWN]
         lines.append(f"| {TITLES[family]} | `{rules}` | {axis} | {log2_lr:g} | " + " | ".join(cells) + " |")
     lines += [
         "",
@@ -167,11 +176,16 @@ def page(slopes: Sequence[FamilySlope]) -> str:
     ]
     lines += [""] if outside else []
     lines += [
-        f"- {TITLES[each.family]} along {each.axis}: {each.check} of `{each.module}` {each.slope:+.2f} "
+        f"- {TITLES[each.family]} along {each.axis}: {each.check} of `{each.module}` {written(each.slope)} "
         f"({each.low:g}{'' if each.low == each.high else f' to {each.high:g}'})"
         for each in outside
     ]
     return "\n".join(lines) + "\n"
+
+
+def written(slope: float | None) -> str:
+    """Return a slope as text."""
+    return "none" if slope is None else f"{slope:+.2f}"
 
 
 def write_csv(path: Path, rows: Sequence[TunedRate | FamilySlope]) -> None:

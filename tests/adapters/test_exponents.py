@@ -14,6 +14,7 @@ EXPECTED: dict[tuple[str, bool], dict[str, float]] = {
         "self_attn.q_a_proj.weight": 0, "self_attn.q_a_layernorm.weight": 0, "self_attn.q_b_proj.weight": -1,
         "self_attn.kv_a_proj_with_mqa.weight": 0, "self_attn.kv_a_layernorm.weight": 0,
         "self_attn.kv_b_proj.weight": -1,
+        "self_attn.q_a_proj.bias": 0, "self_attn.kv_a_proj_with_mqa.bias": 0,
     },
     ("deepseek_v3", True): {
         "self_attn.q_a_proj.weight": -1, "self_attn.q_a_layernorm.weight": -1, "self_attn.q_b_proj.weight": -1,
@@ -41,6 +42,7 @@ def shape(model_type: str, grows: bool, factor: int) -> dict[str, Any]:
             "num_key_value_heads": heads, "q_lora_rank": 32 * part, "kv_lora_rank": 32 * part, "qk_nope_head_dim": 16,
             "qk_rope_head_dim": 4, "v_head_dim": 16, "intermediate_size": 64 * factor,
             "moe_intermediate_size": 32 * factor, "n_shared_experts": 1, "n_routed_experts": 4,
+            "attention_bias": True,
         },
         "gpt_oss": {
             "num_key_value_heads": part, "head_dim": 16, "intermediate_size": 32 * factor, "num_local_experts": 4,
@@ -71,3 +73,13 @@ def test_gradient_exponents_after_some_training(model_type: str) -> None:
     found = exponents(model_type, sizes, FACTORS, seeds=(3, 4, 5), steps=LATE)
     expected = EXPECTED_LATE[model_type]
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=0.3)
+
+
+@pytest.mark.slow
+def test_gradients_of_up_biases_fall_with_the_expert_size() -> None:
+    common = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2}
+    own = {"vocab_size": 256, "moe_num_experts": 4, "moe_num_shared_experts": 1, "mlp_bias": True}
+    sizes = [{**common, **own, "intermediate_size": 32 * factor} for factor in FACTORS]
+    found = exponents("aria_text", sizes, FACTORS)
+    biases = {f"mlp.shared_experts.{name}.bias": -1 for name in ("gate_proj", "up_proj")}
+    assert {name: found[name] for name in biases} == pytest.approx(biases, abs=0.3)
