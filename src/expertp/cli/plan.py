@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export",
         choices=("torchtitan", "automodel"),
-        help="with --hf: print multipliers on lr and weight decay for another program",
+        help="with --hf: print settings per name pattern for another program",
     )
 
 
