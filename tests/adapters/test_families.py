@@ -8,8 +8,9 @@ import pytest
 from adapters.tiny import COMMON, LATENT, PER_HEAD, TINY, build, config
 
 from expertp.adapters.axes import Shaped, sizes_of
-from expertp.adapters.describe import describe, family_of, shapes_of
+from expertp.adapters.describe import describe, family_of, roles_of, shapes_of
 from expertp.adapters.families import FAMILIES, REFUSED
+from expertp.adapters.family import parse_family
 from expertp.adapters.roles import match_rows
 from expertp.errors import InputError
 
@@ -68,6 +69,19 @@ def test_n_act_layers_and_gate_of_an_instance(model_type: str) -> None:
     assert found.gate == ("sum" if model_type == "dots1" else "mean")
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {tensor.name for tensor in found.tensors} == trained
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_roles_of_a_family_are_a_roles_text(model_type: str) -> None:
+    """With its facts and its selection bias, be that a parameter or a buffer."""
+    model, family = build(model_type, "meta"), FAMILIES[model_type]
+    text = roles_of(model, family)
+    read = parse_family(text, model_type)
+    facts = [(each.gate(model.config), each.selection, each.gain_minus_one) for each in (read, family)]
+    assert facts[0] == facts[1]
+    assert "?" not in text
+    ours, theirs = (describe(model, each) for each in (read, family))
+    assert (ours.sizes, ours.tensors, ours.gate) == (theirs.sizes, theirs.tensors, theirs.gate)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,40 @@ def test_roles_are_those_of_the_family(capsys: pytest.CaptureFixture[str]) -> No
     assert not any("?" in line for line in lines)
 
 
+@pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v3"])
+def test_the_roles_that_are_printed_are_a_roles_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
+) -> None:
+    text = planned(capsys, model, "--roles")
+    has_bias = model == "deepseek-v3"
+    assert ("| expert_bias | E  # 256" in text, "selection: sigmoid" in text) == (has_bias, has_bias)
+    (tmp_path / "roles.txt").write_text(text)
+    ours = json.loads(planned(capsys, model, "--roles-file", str(tmp_path / "roles.txt"), "--json"))
+    theirs = json.loads(planned(capsys, model, "--json"))
+    assert {**ours, "family": ""} == {**theirs, "family": ""}
+    (tmp_path / "roles.txt").write_text(text.replace("gate: mean", "gate: ?"))
+    arguments = (*files(model), *HPS, "--roles-file", str(tmp_path / "roles.txt"))
+    assert "roles: gate is not known yet; replace its '?' by mean or all or sum" in refusal(capsys, *arguments)
+
+
+@pytest.mark.parametrize("flags", [("--json", "--export", "torchtitan"), ("--roles", "--json")])
+def test_one_output_at_a_time(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]) -> None:
+    assert "not allowed with argument" in refusal(capsys, *files("gpt-oss-120b"), *HPS, *flags)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [("5000", "5000 steps in the target but hps.tuned_steps=1000"), ("1000", "")]
+)
+@pytest.mark.parametrize("output", [(), ("--json",), ("--export", "automodel")])
+def test_another_number_of_steps_than_the_base_was_tuned_with_is_a_warning(
+    capsys: pytest.CaptureFixture[str], steps: str, words: str, output: tuple[str, ...]
+) -> None:
+    arguments = (*files("gpt-oss-120b"), *HPS, "hps.tuned_steps=1000", "--steps", steps, *output)
+    assert main(["plan", *arguments]) == 0
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"expertp: warning: {words}") if words else not warning
+
+
 @pytest.mark.parametrize(
     ("program", "start"), [("torchtitan", "# The optimizer of a torchtitan"), ("automodel", "# Th")]
 )
@@ -143,6 +177,8 @@ def test_what_is_no_configuration_gets_one_line(
         ((*files("gpt-oss-120b"),), "hps.lr: is missing; give it a value"),
         ((*files("gpt-oss-120b"), "model.n_embd=3"), "'model.n_embd=3' is not an override"),
         (("--roles", "--base", "a", "--target", "b"), "--roles needs --hf BASE TARGET"),
+        (("--roles-file", "x", "--base", "a", "--target", "b"), "--roles-file needs --hf BASE TARGET"),
+        ((*files("gpt-oss-120b"), *HPS, "--roles-file", "missing.txt"), "missing.txt: No such file"),
         (("--hf", "missing.json", "missing.json", "hps.lr=1"), "missing.json: no such file; give a config.json or"),
     ],
 )
@@ -180,3 +216,8 @@ def test_a_model_of_transformers_without_rules_gets_one_line_and_a_text_to_fill_
     assert shown.err.startswith("expertp: model_type 'llama' is not a known family; fill in the '?' of the roles text")
     assert len(shown.err.splitlines()) == 1
     assert "model.layers.#.self_attn.q_proj.weight | ? | ? ?  # 64 x 64" in shown.out
+    assert shown.out.startswith("gate: ?  # sum of a token's gates")
+    assert "inv_freq" not in shown.out
+    Path("roles.txt").write_text(shown.out)
+    assert main(["plan", "--hf", "config.json", "config.json", "hps.lr=0.01", "--roles-file", "roles.txt"]) == 2
+    assert "gate is not known yet" in capsys.readouterr().err

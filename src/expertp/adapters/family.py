@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from expertp.adapters.roles import SELECTION_BIAS, RoleRow, parse_rows
+from expertp.adapters.roles import SELECTION_BIAS, UNKNOWN, RoleRow, parse_rows
 from expertp.errors import InputError, did_you_mean, shown
 
 # What the weights of a token's experts sum to: "mean": to a constant; "all": they are a softmax over all experts, about
@@ -93,6 +93,8 @@ def _check_facts(facts: dict[str, str]) -> None:
     for key, value in facts.items():
         if key not in FACTS:
             raise InputError(f"roles: {shown(key)} is not a fact; {did_you_mean(key, FACTS)}")
+        if value == UNKNOWN:
+            raise InputError(f"roles: {key} is not known yet; replace its '{UNKNOWN}' by {' or '.join(FACTS[key])}")
         if value not in FACTS[key]:
             raise InputError(f"roles: {key}: {shown(value)} is unknown; write {' or '.join(FACTS[key])}")
     if "gate" not in facts:

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 from expertp.adapters.adapted import Adapted, adapt
+from expertp.adapters.describe import roles_of
 from expertp.adapters.export import export
 from expertp.adapters.fit import Fit
 from expertp.adapters.hub import on_meta, read_config
-from expertp.adapters.roles import UnknownParametersError, roles_text
+from expertp.adapters.roles import UnknownParametersError
 from expertp.adapters.summary import HEADER, rows
 from expertp.cli.text import output_width, text_table
 from expertp.config import hps_from_overrides, split_overrides
@@ -20,26 +21,26 @@ WIDE = 110
 BIAS_NAMES = {"sigmoid": "sigmoid gates", "softmax": "softmax gates", "logit": "router logits"}
 
 
-def run_hf(args: argparse.Namespace) -> int:
-    """Plan the target and print the plan."""
-    adapted = adapt_files(args, args.steps)
+def run_hf(args: argparse.Namespace) -> BaseHPs:
+    """Plan the target and print the plan; return the base's hyperparameters."""
+    adapted = adapt_files(args, args.steps, None if args.roles_file is None else Path(args.roles_file))
     if args.json:
         print(json.dumps(adapted.fit.to_dict(), indent=2))
     elif args.export:
         print(export(adapted.fit, args.export))
     elif args.roles:
-        print(roles_text({tensor.name: tensor.shape for tensor in adapted.fit.tensors}, adapted.family.rows))
+        print(roles_of(on_meta(read_config(Path(args.hf[1]))), adapted.family))
     else:
         _print(adapted)
-    return 0
+    return adapted.hps
 
 
-def adapt_files(args: argparse.Namespace, steps: int | None = None) -> Adapted:
+def adapt_files(args: argparse.Namespace, steps: int | None = None, roles: Path | None = None) -> Adapted:
     """Return the settings for the two configurations of --hf; print the roles text of a model that needs one."""
     base, target = map(Path, args.hf)
     hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
     try:
-        return adapt(on_meta(read_config(target)), base, hps, steps=steps)
+        return adapt(on_meta(read_config(target)), base, hps, roles=roles, steps=steps)
     except UnknownParametersError as error:
         print(error.roles)
         raise
