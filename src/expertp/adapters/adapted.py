@@ -28,7 +28,7 @@ from expertp.adapters.verify import (
     fingerprint,
     read_saved,
 )
-from expertp.errors import InputError
+from expertp.errors import InputError, shown
 from expertp.model.seeding import draw_normal_
 from expertp.model.sharded import fill_, whole, write_
 from expertp.rules import RULE_SETS
@@ -145,6 +145,10 @@ class Adapted:
             raise InputError(f"max_norm={max_norm:g} is not positive; give the largest norm, or do not clip")
         gradients, norms = [], []
         for group in optimizer.param_groups:
+            if not self._planned.keys() >= set(group.get("param_names", [""])):
+                raise InputError(
+                    "the optimizer has a group that is not of this plan; make the optimizer with param_groups(model)"
+                )
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
                 if parameter.grad is not None:
                     gradients.append(parameter.grad)
@@ -255,6 +259,10 @@ def adapt(
         base_n_act: the same for the base.
         steps: optimizer steps of the run, used by `hps.decay: tau`.
     """
+    if not isinstance(hps, BaseHPs):
+        raise InputError(f"hps is a {type(hps).__name__}; give a BaseHPs, such as BaseHPs(lr=0.01, init_std=0.02)")
+    if isinstance(roles, str) and _is_file_name(roles):
+        raise InputError(f"roles={shown(roles)} is the name of a file, not a text; pass Path({shown(roles)})")
     base_model = _base_model(base)
     inner = unwrapped(model)
     if roles is None:
@@ -274,6 +282,11 @@ def _base_model(base: Any) -> nn.Module:
     if isinstance(base, nn.Module):
         return unwrapped(base)
     return on_meta(read_config(Path(base)) if isinstance(base, str | Path) else base)
+
+
+def _is_file_name(text: str) -> bool:
+    """Return whether a text is the name of a file rather than rows."""
+    return "|" not in text and len(text.splitlines()) == 1 and (text.endswith(".txt") or Path(text).is_file())
 
 
 def _clean(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
