@@ -1,18 +1,22 @@
 """Every family: each parameter has a role, and doubling configuration keys confirms each declared axis."""
 
+import inspect
 import itertools
 import re
 from typing import Any
 
 import pytest
+import torch
 from adapters.tiny import COMMON, LATENT, PER_HEAD, TINY, build, config
 
+from expertp.adapters.adapted import adapt
 from expertp.adapters.axes import Shaped, sizes_of
 from expertp.adapters.describe import describe, family_of, roles_of, shapes_of
 from expertp.adapters.families import FAMILIES, REFUSED
 from expertp.adapters.family import parse_family
 from expertp.adapters.roles import match_rows
 from expertp.errors import InputError
+from expertp.spec import BaseHPs
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
 
@@ -69,6 +73,31 @@ def test_n_act_layers_and_gate_of_an_instance(model_type: str) -> None:
     assert found.gate == ("sum" if model_type == "dots1" else "mean")
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {tensor.name for tensor in found.tensors} == trained
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_family_has_an_auxiliary_loss_if_its_code_computes_one(model_type: str) -> None:
+    source = inspect.getsource(type(build(model_type, "meta")))
+    assert ("load_balancing_loss_func(" in source) == FAMILIES[model_type].auxiliary_loss
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_auxiliary_loss_of_a_family_is_off_unless_router_logits_are_wanted(model_type: str) -> None:
+    torch.manual_seed(0)
+    model, tokens = build(model_type), torch.randint(3, 64, (2, 12))
+    assert getattr(model(input_ids=tokens, labels=tokens), "aux_loss", None) is None
+    out = model(input_ids=tokens, labels=tokens, output_router_logits=True)
+    assert (getattr(out, "aux_loss", None) is not None) == FAMILIES[model_type].auxiliary_loss
+
+
+@pytest.mark.parametrize(("model_type", "words"), [("olmoe", "balance it with its auxiliary loss"), ("deepseek_v2", "own")])
+def test_balancing_without_a_selection_bias_says_what_else_balances(model_type: str, words: str) -> None:
+    model = build(model_type, "meta")
+    fitted = adapt(model, build(model_type, "meta"), BaseHPs(lr=0.01, init_std=0.02))
+    with pytest.raises(InputError, match=words) as caught:
+        fitted.balancing(model)
+    assert ("no auxiliary loss" in str(caught.value)) == (model_type == "deepseek_v2")
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

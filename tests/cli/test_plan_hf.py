@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from adapters.tiny import COMMON, TINY
 
 from expertp.adapters.families import FAMILIES
 from expertp.adapters.family import Family
@@ -71,7 +72,29 @@ def test_the_table_has_a_row_per_role_in_80_columns(
     assert rows["final_norm"][1] == "=0.25"
     table = [line for line in lines if line.startswith(("role", "expert", "attn"))]
     assert max(map(len, table)) <= 80
-    assert any("multiply the base's auxiliary-loss coefficient by 0.5" in line for line in lines)
+    assert any(
+        "multiply the base's auxiliary-loss coefficient by 0.5; that loss is off unless" in line for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("deepseek_v2", "balance: the family has neither selection bias nor auxiliary loss"),
+        ("deepseek_v3", "balance: selection bias on sigmoid gates, bias_lr 0.1; it has no auxiliary loss"),
+        (
+            "minimax_m2",
+            "bias_lr 0.1; with an auxiliary loss, multiply the base's auxiliary-loss coefficient by 1; that",
+        ),
+    ],
+)
+def test_the_plan_says_how_loads_are_balanced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model_type: str, words: str
+) -> None:
+    keys = {"model_type": model_type, **COMMON, **TINY[model_type]}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    assert main(["plan", "--hf", str(tmp_path), str(tmp_path), "hps.lr=0.01"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if words in line]
 
 
 def test_roles_are_those_of_the_family(capsys: pytest.CaptureFixture[str]) -> None:

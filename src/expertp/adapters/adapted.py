@@ -165,7 +165,12 @@ class Adapted:
     def balancing(self, model: nn.Module, rule: Balance = "proportional") -> AbstractContextManager[Balancing]:
         """Return a context in which loads are counted; call `step` of its value after every optimizer step."""
         if self.fit.bias_lr is None:
-            raise InputError(f"'{self.fit.family}' has no selection bias; balance it with its auxiliary loss")
+            has, remedy = (
+                ("no selection bias", "balance it with its auxiliary loss")
+                if self.family.auxiliary_loss
+                else ("no selection bias and no auxiliary loss", "add an auxiliary loss of your own to its loss")
+            )
+            raise InputError(f"'{self.fit.family}' has {has}; {remedy}")
         target = self.fit.target
         return balancing(model, self.family.rows, target.n_exp, target.n_act, self.fit.bias_lr, rule)
 

@@ -34,6 +34,7 @@ class Family:
         rows: name pattern, role and axes of every parameter.
         gate: what the weights of a token's experts sum to, given the configuration.
         selection: what the selection bias is added to; None: the family has none.
+        auxiliary_loss: whether its code can add an auxiliary loss that balances the loads.
         gain_minus_one: whether norms store their gain minus 1.
         native: multipliers that the configuration has.
         experts_are_fixed: whether n_act cannot grow.
@@ -45,6 +46,7 @@ class Family:
     rows: tuple[RoleRow, ...]
     gate: Callable[[Any], Gate] = lambda config: "mean"  # noqa: ARG005
     selection: Selection | None = None
+    auxiliary_loss: bool = True
     gain_minus_one: bool = False
     native: tuple[NativeMultiplier, ...] = ()
     experts_are_fixed: bool = False

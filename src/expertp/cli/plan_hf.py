@@ -7,7 +7,6 @@ from pathlib import Path
 from expertp.adapters.adapted import Adapted, adapt
 from expertp.adapters.describe import roles_of
 from expertp.adapters.export import export
-from expertp.adapters.fit import Fit
 from expertp.adapters.hub import on_meta, read_config
 from expertp.adapters.roles import UnknownParametersError
 from expertp.adapters.summary import HEADER, rows
@@ -18,6 +17,7 @@ from expertp.util.text import count
 
 # Width of the output, in characters, from which the table names a parameter of every row.
 WIDE = 110
+OFF = "that loss is off unless output_router_logits=True"
 BIAS_NAMES = {"sigmoid": "sigmoid gates", "softmax": "softmax gates", "logit": "router logits"}
 
 
@@ -75,9 +75,11 @@ def _print(adapted: Adapted) -> None:
 
 def _balance(adapted: Adapted) -> str:
     """Say how the loads are balanced."""
-    fit: Fit = adapted.fit
-    auxiliary = f"multiply the base's auxiliary-loss coefficient by {fit.aux_loss:.4g}"
-    if adapted.family.selection is None:
-        return f"balance: the family has no selection bias; {auxiliary}"
-    added_to = BIAS_NAMES[adapted.family.selection]
-    return f"balance: selection bias on {added_to}, bias_lr {fit.bias_lr:.4g}; with an auxiliary loss, {auxiliary}"
+    fit, family = adapted.fit, adapted.family
+    factor = f"multiply the base's auxiliary-loss coefficient by {fit.aux_loss:.4g}; {OFF}"
+    if family.selection is None:
+        if not family.auxiliary_loss:
+            return "balance: the family has neither selection bias nor auxiliary loss"
+        return f"balance: the family has no selection bias; {factor}"
+    auxiliary = f"with an auxiliary loss, {factor}" if family.auxiliary_loss else "it has no auxiliary loss"
+    return f"balance: selection bias on {BIAS_NAMES[family.selection]}, bias_lr {fit.bias_lr:.4g}; {auxiliary}"
