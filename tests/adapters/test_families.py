@@ -91,7 +91,9 @@ def test_the_auxiliary_loss_of_a_family_is_off_unless_router_logits_are_wanted(m
     assert (getattr(out, "aux_loss", None) is not None) == FAMILIES[model_type].auxiliary_loss
 
 
-@pytest.mark.parametrize(("model_type", "words"), [("olmoe", "balance it with its auxiliary loss"), ("deepseek_v2", "own")])
+@pytest.mark.parametrize(
+    ("model_type", "words"), [("olmoe", "balance it with its auxiliary loss"), ("deepseek_v2", "own")]
+)
 def test_balancing_without_a_selection_bias_says_what_else_balances(model_type: str, words: str) -> None:
     model = build(model_type, "meta")
     fitted = adapt(model, build(model_type, "meta"), BaseHPs(lr=0.01, init_std=0.02))
@@ -156,6 +158,15 @@ def test_a_scaled_embedding_is_refused() -> None:
     model = build("afmoe", "meta", mup_enabled=True)
     with pytest.raises(InputError, match=r"mup_enabled multiplies the embedding by sqrt\(hidden_size\)"):
         describe(model, family_of(model))
+
+
+def test_a_roles_text_for_a_known_family_does_not_lift_its_refusals() -> None:
+    model = build("afmoe", "meta")
+    text = roles_of(model, FAMILIES["afmoe"])
+    scaled = build("afmoe", "meta", mup_enabled=True)
+    with pytest.raises(InputError, match=r"mup_enabled multiplies the embedding by sqrt\(hidden_size\)"):
+        adapt(scaled, scaled, BaseHPs(lr=0.01, init_std=0.02), roles=text)
+    assert adapt(model, model, BaseHPs(lr=0.01, init_std=0.02), roles=text).fit.family == "afmoe"
 
 
 def test_the_layout_of_square_experts_is_checked_against_their_module() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from expertp.adapters.balance import Balancing, balancing, keep_biases_in_float32, selection_biases
-from expertp.adapters.describe import describe, family_of
-from expertp.adapters.family import Family, parse_family
+from expertp.adapters.describe import describe, family_from, family_of
+from expertp.adapters.family import Family
 from expertp.adapters.fit import Apply, Fit, TensorPlan, fit
 from expertp.adapters.hub import fill_buffers_, on_meta, read_config, with_weights
 from expertp.adapters.precision import keep_routers_wide
@@ -275,7 +275,7 @@ def adapt(
     else:
         remedy = "give a text with one row per parameter, NAME | ROLE | AXES"
         text = read_text(roles, remedy) if isinstance(roles, Path) else roles
-        family = base_family = parse_family(text, type(inner).__name__)
+        family = base_family = family_from(text, inner)
     planned = fit(
         describe(base_model, base_family, base_n_act), describe(inner, family, n_act), hps, apply=apply, steps=steps
     )

@@ -1,6 +1,7 @@
 """From a torch module to its description: roles by name, sizes from shapes, n_act from the router."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -8,7 +9,7 @@ from torch import nn
 from expertp.adapters.axes import Shaped, sizes_of
 from expertp.adapters.description import Description, Sizes, Tensor
 from expertp.adapters.families import FAMILIES
-from expertp.adapters.family import Family
+from expertp.adapters.family import Family, parse_family
 from expertp.adapters.keys import refuse
 from expertp.adapters.roles import (
     FILL_IN,
@@ -65,6 +66,15 @@ def roles_of(model: nn.Module, family: Family | None = None) -> str:
     return roles_text(shapes, family.rows, facts, known)
 
 
+def family_from(text: str, model: nn.Module) -> Family:
+    """Return the family that a roles text describes; of a known family, what the text cannot say stays."""
+    read = parse_family(text, type(model).__name__)
+    known = FAMILIES.get(str(getattr(getattr(model, "config", None), "model_type", "")))
+    if known is None:
+        return read
+    return replace(known, rows=read.rows, gate=read.gate, selection=read.selection, gain_minus_one=read.gain_minus_one)
+
+
 def describe(model: nn.Module, family: Family, n_act: int | None = None) -> Description:
     """Return the description of a model, which may be on the meta device.
 
@@ -79,7 +89,7 @@ def describe(model: nn.Module, family: Family, n_act: int | None = None) -> Desc
     shapes = shapes_of(model)
     rows = match_rows(shapes, family.rows, family.model_type, roles_of(model, family))
     _check_layout(model, rows)
-    remedy = WRONG_SIZES if family.model_type in FAMILIES else "correct its row"
+    remedy = WRONG_SIZES if family is FAMILIES.get(family.model_type) else "correct its row"
     axes = sizes_of([Shaped(name, shapes[name], row.axes) for name, row in rows.items()], remedy)
     for symbol, what in (("N", "embedding"), ("E", "router")):
         if symbol not in axes:

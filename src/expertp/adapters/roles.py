@@ -26,7 +26,7 @@ UNKNOWN = "?"
 # What a person who fills in a text must know of the facts before its rows.
 GATE = "sum of a token's gates: mean (a constant), all (part of a softmax over all experts), sum (not normalized)"
 SELECTION = "what the selection bias is added to: sigmoid, softmax or logit"
-FILL_IN = f"fill in the '{UNKNOWN}' of the roles text and pass it as roles=... or with --roles-file"
+FILL_IN = f"fill in the '{UNKNOWN}' of the roles text and pass it as roles=..., or to expertp plan with --roles-file"
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
