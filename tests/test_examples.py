@@ -1,5 +1,6 @@
 """Every example runs, is short, and prints what it promises."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -73,8 +74,15 @@ def test_hf_study_has_the_three_arms_and_can_be_planned():
 @pytest.mark.heavy
 def test_hf_trainer_resumes(tmp_path):
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install -e '.[hf]'")
-    output_of("hf_trainer.py", str(tmp_path), "5")
-    output_of("hf_trainer.py", str(tmp_path), "10")
+    """Its second run logs step 10 only, after the history of the first one; from scratch it would log step 5 again."""
+    first, second = (output_of("hf_trainer.py", str(tmp_path), steps) for steps in ("5", "10"))
+    assert (first.count("'loss'"), second.count("'loss'")) == (1, 1)
+    [before], [*kept, last] = (
+        json.loads((tmp_path / f"checkpoint-{step}" / "trainer_state.json").read_text())["log_history"]
+        for step in (5, 10)
+    )
+    assert (kept, last["step"]) == ([before], 10)
+    assert last["loss"] < before["loss"]
     assert (tmp_path / "checkpoint-10" / "expertp.json").exists()
 
 

@@ -33,7 +33,7 @@ LAYERS = (
 # The same inside rooms whose modules build on each other; a module that is not listed comes after all others.
 INSIDE = {
     "adapters": (
-        ("axes",),
+        ("axes", "programs"),
         ("roles",),
         ("family",),
         ("families",),

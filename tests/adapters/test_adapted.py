@@ -14,6 +14,7 @@ from adapters.own import ROLES, Mine
 from torch import nn
 
 from expertp.adapters.adapted import Adapted, adapt
+from expertp.adapters.family import parse_family
 from expertp.adapters.verify import fingerprint
 from expertp.errors import InputError
 from expertp.spec import BaseHPs
@@ -43,6 +44,35 @@ def test_a_module_of_a_user_gets_the_plan() -> None:
 def test_roles_may_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "roles.txt").write_text(ROLES)
     assert fitted(tmp_path / "roles.txt")[1].fit == fitted()[1].fit
+
+
+def test_the_text_of_the_error_is_a_roles_text_when_filled_in() -> None:
+    """The selection bias is a buffer; rows of it and its fact are comments at first."""
+    with pytest.raises(
+        InputError, match=r"a module without model_type is not a known family; fill in the '\?'"
+    ) as caught:
+        adapt(Mine(), Mine(), HPS)
+    known = {row.pattern: str(row) for row in parse_family(ROLES, "Mine").rows}
+    lines = []
+    for line in caught.value.roles.splitlines():
+        row = line.removeprefix("# ")
+        lines.append(known.pop(row.split(" |")[0], row if row.startswith("selection") else line))
+    assert not known
+    text = "\n".join(lines).replace("gate: ?", "gate: sum").replace("selection: ?", "selection: sigmoid")
+    ours, theirs = fitted(text)[1], fitted()[1]
+    assert ours.fit == theirs.fit
+    assert ours.family.selection == "sigmoid"
+
+
+def test_the_name_of_a_file_must_be_a_path(tmp_path: Path) -> None:
+    for name, make in (("roles.txt", False), ("roles", True)):
+        if make:
+            (tmp_path / name).write_text(ROLES)
+        text = str(tmp_path / name)
+        with pytest.raises(InputError, match="is the name of a file, not a text; pass Path"):
+            fitted(text)
+    with pytest.raises(InputError, match=r"the line 'gate: \.\.\.' is missing"):
+        fitted("")
 
 
 def test_a_pipe_in_the_place_of_roles_is_refused(tmp_path: Path) -> None:
@@ -108,6 +138,16 @@ def test_the_clip_norm_of_the_base_is_that_of_torch() -> None:
     assert ours > 0.1
     with pytest.raises(InputError, match="max_norm=0 is not positive"):
         base.clip_grad_norm_(optimizer, 0.0)
+
+
+@pytest.mark.parametrize("group", [{}, {"param_names": ["elsewhere"]}])
+def test_clipping_needs_the_groups_of_the_plan(group: dict[str, Any]) -> None:
+    model, mine = fitted()
+    mine.init_(model)
+    model(tokens()).backward()
+    optimizer = torch.optim.AdamW([{"params": [model.embed.weight], **group}])
+    with pytest.raises(InputError, match=r"a group that is not of this plan; make the optimizer with param_groups"):
+        mine.clip_grad_norm_(optimizer, 1.0)
 
 
 def test_verify_accepts_what_was_made_and_saved(tmp_path: Path) -> None:

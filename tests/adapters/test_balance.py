@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,26 @@ def test_tokens_are_counted_in_training_only() -> None:
         balance.loads()
 
 
+@pytest.fixture
+def nothing_is_compiled() -> Iterator[None]:
+    """Compiled code serves all models of a class, with the hooks of the first one."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("nothing_is_compiled")
+def test_balancing_after_the_first_compiled_step_is_an_error_that_says_when_to_enter_it() -> None:
+    model, fitted = mine()
+    compiled = torch.compile(model, backend="eager")
+    compiled(batch(0))
+    with fitted.balancing(model) as balance:
+        compiled(batch(0))
+        with pytest.raises(InputError, match=r"with torch\.compile enter balancing before the first compiled step"):
+            balance.step()
+
+
 def test_accumulation_adds_up() -> None:
     model, fitted = mine()
     whole = batch(0, 8)
@@ -84,6 +105,7 @@ def test_recomputation_does_not_count_again(reentrant: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of dynamo
+@pytest.mark.usefixtures("nothing_is_compiled")
 def test_hooks_work_in_a_compiled_model() -> None:
     model, fitted = mine()
     with fitted.balancing(model) as balance:

@@ -1,17 +1,22 @@
 """Every family: each parameter has a role, and doubling configuration keys confirms each declared axis."""
 
+import inspect
 import itertools
 import re
 from typing import Any
 
 import pytest
+import torch
 from adapters.tiny import COMMON, LATENT, PER_HEAD, TINY, build, config
 
+from expertp.adapters.adapted import adapt
 from expertp.adapters.axes import Shaped, sizes_of
-from expertp.adapters.describe import describe, family_of, shapes_of
+from expertp.adapters.describe import describe, family_of, roles_of, shapes_of
 from expertp.adapters.families import FAMILIES, REFUSED
+from expertp.adapters.family import parse_family
 from expertp.adapters.roles import match_rows
 from expertp.errors import InputError
+from expertp.spec import BaseHPs
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[hf]'")
 
@@ -70,6 +75,46 @@ def test_n_act_layers_and_gate_of_an_instance(model_type: str) -> None:
     assert {tensor.name for tensor in found.tensors} == trained
 
 
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_family_has_an_auxiliary_loss_if_its_code_computes_one(model_type: str) -> None:
+    source = inspect.getsource(type(build(model_type, "meta")))
+    assert ("load_balancing_loss_func(" in source) == FAMILIES[model_type].auxiliary_loss
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_auxiliary_loss_of_a_family_is_off_unless_router_logits_are_wanted(model_type: str) -> None:
+    torch.manual_seed(0)
+    model, tokens = build(model_type), torch.randint(3, 64, (2, 12))
+    assert getattr(model(input_ids=tokens, labels=tokens), "aux_loss", None) is None
+    out = model(input_ids=tokens, labels=tokens, output_router_logits=True)
+    assert (getattr(out, "aux_loss", None) is not None) == FAMILIES[model_type].auxiliary_loss
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"), [("olmoe", "balance it with its auxiliary loss"), ("deepseek_v2", "own")]
+)
+def test_balancing_without_a_selection_bias_says_what_else_balances(model_type: str, words: str) -> None:
+    model = build(model_type, "meta")
+    fitted = adapt(model, build(model_type, "meta"), BaseHPs(lr=0.01, init_std=0.02))
+    with pytest.raises(InputError, match=words) as caught:
+        fitted.balancing(model)
+    assert ("no auxiliary loss" in str(caught.value)) == (model_type == "deepseek_v2")
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_the_roles_of_a_family_are_a_roles_text(model_type: str) -> None:
+    """With its facts and its selection bias, be that a parameter or a buffer."""
+    model, family = build(model_type, "meta"), FAMILIES[model_type]
+    text = roles_of(model, family)
+    read = parse_family(text, model_type)
+    facts = [(each.gate(model.config), each.selection, each.gain_minus_one) for each in (read, family)]
+    assert facts[0] == facts[1]
+    assert "?" not in text
+    ours, theirs = (describe(model, each) for each in (read, family))
+    assert (ours.sizes, ours.tensors, ours.gate) == (theirs.sizes, theirs.tensors, theirs.gate)
+
+
 @pytest.mark.parametrize(
     ("model_type", "changes", "gate"),
     [
@@ -113,6 +158,15 @@ def test_a_scaled_embedding_is_refused() -> None:
     model = build("afmoe", "meta", mup_enabled=True)
     with pytest.raises(InputError, match=r"mup_enabled multiplies the embedding by sqrt\(hidden_size\)"):
         describe(model, family_of(model))
+
+
+def test_a_roles_text_for_a_known_family_does_not_lift_its_refusals() -> None:
+    model = build("afmoe", "meta")
+    text = roles_of(model, FAMILIES["afmoe"])
+    scaled = build("afmoe", "meta", mup_enabled=True)
+    with pytest.raises(InputError, match=r"mup_enabled multiplies the embedding by sqrt\(hidden_size\)"):
+        adapt(scaled, scaled, BaseHPs(lr=0.01, init_std=0.02), roles=text)
+    assert adapt(model, model, BaseHPs(lr=0.01, init_std=0.02), roles=text).fit.family == "afmoe"
 
 
 def test_the_layout_of_square_experts_is_checked_against_their_module() -> None:

@@ -210,7 +210,7 @@ def test_unknown_families_carry_a_text_to_fill_in() -> None:
 
     with pytest.raises(InputError, match="a module without model_type is not a known family") as caught:
         adapt(Mine(), Mine(), HPS)
-    assert caught.value.roles == "embed.weight | ? | ? ?  # 4 x 2"
+    assert caught.value.roles.splitlines()[1:] == ["embed.weight | ? | ? ?  # 4 x 2"]
 
 
 def test_constants_reach_every_role() -> None:
@@ -218,6 +218,26 @@ def test_constants_reach_every_role() -> None:
     names = by_name(fitted("deepseek_v3", {}, {}, hps))
     assert names["self_attn.kv_a_layernorm.weight"].lr == HPS.lr / 2
     assert names["self_attn.kv_b_proj.weight"].lr == HPS.lr / 4
+
+
+@pytest.mark.parametrize("name", ["latent_up_lr", "latent_down_init", "shared_gate_lr", "attn_sink_lr"])
+def test_a_constant_of_a_role_that_the_model_lacks_is_an_error(name: str) -> None:
+    hps = HPS.replace(constants={"router_lr": 0.5, name: 0.25})
+    with pytest.raises(InputError, match=f"hps.constants.{name}: 'mixtral' has no parameter that it would reach"):
+        fitted("mixtral", {}, {}, hps)
+
+
+def test_a_configuration_whose_sizes_disagree_is_what_to_correct() -> None:
+    """The user has no row that could be corrected."""
+    model = build("olmoe", "meta", hidden_size=128, num_attention_heads=5, num_key_value_heads=5)
+    with pytest.raises(InputError, match="correct the sizes in its configuration, such as a hidden_size") as caught:
+        adapt(model, build("olmoe", "meta"), HPS)
+    assert "row" not in str(caught.value)
+
+
+def test_hyperparameters_must_be_base_hps() -> None:
+    with pytest.raises(InputError, match="hps is a dict; give a BaseHPs, such as BaseHPs"):
+        adapt(build("olmoe", "meta"), build("olmoe", "meta"), {"lr": 0.01})  # type: ignore[arg-type]
 
 
 def test_every_tiny_family_is_tested() -> None:

@@ -3,7 +3,14 @@
 import pytest
 
 from expertp.adapters.family import parse_family
-from expertp.adapters.roles import UnknownParametersError, clean_name, match_rows, parse_rows, roles_text
+from expertp.adapters.roles import (
+    GATE,
+    UnknownParametersError,
+    clean_name,
+    match_rows,
+    parse_rows,
+    roles_text,
+)
 from expertp.errors import InputError
 
 ROWS = """
@@ -49,6 +56,7 @@ def test_unknown_parameters_are_an_error_with_a_text_to_fill_in() -> None:
     ) as caught:
         match_rows(shapes, parse_rows(ROWS), "mine")
     assert caught.value.roles.splitlines() == [
+        f"gate: ?  # {GATE}",
         "embed.weight | embedding | V N  # 4 x 2",
         "layers.#.extra | ? | ?  # 7",
         "layers.#.down | expert_down + | E N H  # 3 x 2 x 5",
@@ -57,8 +65,35 @@ def test_unknown_parameters_are_an_error_with_a_text_to_fill_in() -> None:
 
 
 def test_a_filled_text_is_a_roles_text() -> None:
-    filled = roles_text({"layers.0.extra": (7, 3)}).replace("?", "norm", 1).replace("? ?", "D N")
-    assert [str(row) for row in parse_rows(filled)] == ["layers.#.extra | norm | D N"]
+    text = roles_text({"layers.0.extra": (7, 3)})
+    with pytest.raises(InputError, match=r"roles: gate is not known yet; replace its '\?' by mean or all or sum"):
+        parse_family(text, "mine")
+    text = text.replace("gate: ?", "gate: all")
+    with pytest.raises(InputError, match=r"layers\.#\.extra has no role or no axes yet"):
+        parse_family(text, "mine")
+    family = parse_family(text.replace("| ? | ? ?", "| norm | D N"), "mine")
+    assert ([str(row) for row in family.rows], family.gate(None)) == (["layers.#.extra | norm | D N"], "all")
+
+
+def test_buffers_of_a_text_to_fill_in_are_comments_until_one_is_a_selection_bias() -> None:
+    buffers = {"layers.0.gate.bias": (1, 8), "layers.1.gate.bias": (1, 8), "scale": (16,)}
+    text = (
+        roles_text({"w": (4, 2)}, buffers=buffers).replace("gate: ?", "gate: sum").replace("| ? | ? ?", "| norm | D N")
+    )
+    assert text.splitlines()[-2:] == [
+        "# layers.#.gate.bias | expert_bias | 1 E  # 1 x 8",
+        "# scale | expert_bias | E  # 16",
+    ]
+    assert parse_family(text, "mine").selection is None
+    filled = text.replace("# layers", "layers").replace("# selection: ?", "selection: softmax")
+    family = parse_family(filled, "mine")
+    assert ([row.role for row in family.rows], family.selection) == (["norm", "expert_bias"], "softmax")
+
+
+def test_known_facts_and_rows_of_buffers_are_in_the_text() -> None:
+    rows = parse_rows("layers.#.bias | expert_bias | E")
+    text = roles_text({}, rows, {"gate": "mean", "selection": "sigmoid"}, {"layers.0.bias": (8,)})
+    assert text.splitlines() == ["gate: mean", "selection: sigmoid", "layers.#.bias | expert_bias | E  # 8"]
 
 
 def test_peft_is_refused() -> None:

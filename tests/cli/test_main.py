@@ -21,7 +21,7 @@ from expertp.cli.main import ONE_PROCESS, USAGE, VERBS, build_parser, main
 from expertp.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-MOST_FLAGS = 8
+MOST_FLAGS = 9
 # Modules of expertp.cli that serve the verbs; every other module there is a verb.
 SHARED_MODULES = {
     "__init__",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
+from adapters.tiny import COMMON, TINY
 
 from expertp.adapters.families import FAMILIES
 from expertp.adapters.family import Family
@@ -73,7 +72,29 @@ def test_the_table_has_a_row_per_role_in_80_columns(
     assert rows["final_norm"][1] == "=0.25"
     table = [line for line in lines if line.startswith(("role", "expert", "attn"))]
     assert max(map(len, table)) <= 80
-    assert any("multiply the base's auxiliary-loss coefficient by 0.5" in line for line in lines)
+    assert any(
+        "multiply the base's auxiliary-loss coefficient by 0.5; that loss is off unless" in line for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("deepseek_v2", "balance: the family has neither selection bias nor auxiliary loss"),
+        ("deepseek_v3", "balance: selection bias on sigmoid gates, bias_lr 0.1; it has no auxiliary loss"),
+        (
+            "minimax_m2",
+            "bias_lr 0.1; with an auxiliary loss, multiply the base's auxiliary-loss coefficient by 1; that",
+        ),
+    ],
+)
+def test_the_plan_says_how_loads_are_balanced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model_type: str, words: str
+) -> None:
+    keys = {"model_type": model_type, **COMMON, **TINY[model_type]}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    assert main(["plan", "--hf", str(tmp_path), str(tmp_path), "hps.lr=0.01"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if words in line]
 
 
 def test_roles_are_those_of_the_family(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,26 +103,47 @@ def test_roles_are_those_of_the_family(capsys: pytest.CaptureFixture[str]) -> No
     assert not any("?" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("program", "section", "keys"),
-    [
-        ("torchtitan", "param_groups", ("lr_multiplier", "weight_decay_multiplier")),
-        ("automodel", "param_group_overrides", ("lr_mult", "wd_mult")),
-    ],
-)
-def test_an_export_gives_every_parameter_its_planned_rates(
-    capsys: pytest.CaptureFixture[str], program: str, section: str, keys: tuple[str, str]
+@pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v3"])
+def test_the_roles_that_are_printed_are_a_roles_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str
 ) -> None:
-    """As these programs read it: the first pattern that matches, otherwise multipliers of 1."""
+    text = planned(capsys, model, "--roles")
+    has_bias = model == "deepseek-v3"
+    assert ("| expert_bias | E  # 256" in text, "selection: sigmoid" in text) == (has_bias, has_bias)
+    (tmp_path / "roles.txt").write_text(text)
+    ours = json.loads(planned(capsys, model, "--roles-file", str(tmp_path / "roles.txt"), "--json"))
+    theirs = json.loads(planned(capsys, model, "--json"))
+    assert ours == theirs
+    (tmp_path / "roles.txt").write_text(text.replace("gate: mean", "gate: ?"))
+    arguments = (*files(model), *HPS, "--roles-file", str(tmp_path / "roles.txt"))
+    assert "roles: gate is not known yet; replace its '?' by mean or all or sum" in refusal(capsys, *arguments)
+
+
+@pytest.mark.parametrize("flags", [("--json", "--export", "torchtitan"), ("--roles", "--json")])
+def test_one_output_at_a_time(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]) -> None:
+    assert "not allowed with argument" in refusal(capsys, *files("gpt-oss-120b"), *HPS, *flags)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [("5000", "5000 steps in the target but hps.tuned_steps=1000"), ("1000", "")]
+)
+@pytest.mark.parametrize("output", [(), ("--json",), ("--export", "automodel")])
+def test_another_number_of_steps_than_the_base_was_tuned_with_is_a_warning(
+    capsys: pytest.CaptureFixture[str], steps: str, words: str, output: tuple[str, ...]
+) -> None:
+    arguments = (*files("gpt-oss-120b"), *HPS, "hps.tuned_steps=1000", "--steps", steps, *output)
+    assert main(["plan", *arguments]) == 0
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"expertp: warning: {words}") if words else not warning
+
+
+@pytest.mark.parametrize(
+    ("program", "start"), [("torchtitan", "# The optimizer of a torchtitan"), ("automodel", "# Th")]
+)
+def test_an_export_has_the_names_of_the_program(capsys: pytest.CaptureFixture[str], program: str, start: str) -> None:
     text = planned(capsys, "gpt-oss-120b", "--export", program)
-    assert "# Not taken by this program: init" in text
-    groups = yaml.safe_load(text)[section]
-    plan = json.loads(planned(capsys, "gpt-oss-120b", "--json"))
-    for tensor in plan["tensors"]:
-        group = next((each for each in groups if re.search(each["pattern"], tensor["name"])), None)
-        lr, decay = (group[key] if group else 1.0 for key in keys)
-        assert 0.01 * lr == pytest.approx(tensor["lr"], rel=1e-12)
-        assert 0.1 * decay == pytest.approx(tensor["weight_decay"], rel=1e-12)
+    assert text.startswith(start)
+    assert {"torchtitan": "mlp2_weight_EDF", "automodel": "down_projs"}[program] in text
 
 
 def test_a_directory_stands_for_its_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -158,6 +200,8 @@ def test_what_is_no_configuration_gets_one_line(
         ((*files("gpt-oss-120b"),), "hps.lr: is missing; give it a value"),
         ((*files("gpt-oss-120b"), "model.n_embd=3"), "'model.n_embd=3' is not an override"),
         (("--roles", "--base", "a", "--target", "b"), "--roles needs --hf BASE TARGET"),
+        (("--roles-file", "x", "--base", "a", "--target", "b"), "--roles-file needs --hf BASE TARGET"),
+        ((*files("gpt-oss-120b"), *HPS, "--roles-file", "missing.txt"), "missing.txt: No such file"),
         (("--hf", "missing.json", "missing.json", "hps.lr=1"), "missing.json: no such file; give a config.json or"),
     ],
 )
@@ -195,3 +239,8 @@ def test_a_model_of_transformers_without_rules_gets_one_line_and_a_text_to_fill_
     assert shown.err.startswith("expertp: model_type 'llama' is not a known family; fill in the '?' of the roles text")
     assert len(shown.err.splitlines()) == 1
     assert "model.layers.#.self_attn.q_proj.weight | ? | ? ?  # 64 x 64" in shown.out
+    assert shown.out.startswith("gate: ?  # sum of a token's gates")
+    assert "inv_freq" not in shown.out
+    Path("roles.txt").write_text(shown.out)
+    assert main(["plan", "--hf", "config.json", "config.json", "hps.lr=0.01", "--roles-file", "roles.txt"]) == 2
+    assert "gate is not known yet" in capsys.readouterr().err

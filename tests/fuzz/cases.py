@@ -43,7 +43,7 @@ VERBS = (
 # Verbs that train or solve; with --dry-run, they do not.
 TRAINING = ("train", "sweep", "tune", "coordcheck", "paper", "theory")
 FLAGS = {
-    "plan": ("--base", "--target", "--json", "--steps", "--hf", "--roles", "--export"),
+    "plan": ("--base", "--target", "--json", "--steps", "--hf", "--roles", "--roles-file", "--export"),
     "planner": ("--base", "--target", "--out", "--hf"),
     "prepare": ("--out", "--tokenizer", "--vocab-size", "--val-fraction", "--shard-tokens", "--text-key", "--json"),
     "train": ("--out", "--json", "--track=tensorboard"),

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from expertp.adapters.balance import Balancing, balancing, keep_biases_in_float32, selection_biases
-from expertp.adapters.describe import describe, family_of
-from expertp.adapters.family import Family, parse_family
+from expertp.adapters.describe import describe, family_from, family_of
+from expertp.adapters.family import Family
 from expertp.adapters.fit import Apply, Fit, TensorPlan, fit
 from expertp.adapters.hub import fill_buffers_, on_meta, read_config, with_weights
 from expertp.adapters.precision import keep_routers_wide
@@ -28,7 +28,7 @@ from expertp.adapters.verify import (
     fingerprint,
     read_saved,
 )
-from expertp.errors import InputError
+from expertp.errors import InputError, shown
 from expertp.model.seeding import draw_normal_
 from expertp.model.sharded import fill_, whole, write_
 from expertp.rules import RULE_SETS
@@ -145,6 +145,10 @@ class Adapted:
             raise InputError(f"max_norm={max_norm:g} is not positive; give the largest norm, or do not clip")
         gradients, norms = [], []
         for group in optimizer.param_groups:
+            if not self._planned.keys() >= set(group.get("param_names", [""])):
+                raise InputError(
+                    "the optimizer has a group that is not of this plan; make the optimizer with param_groups(model)"
+                )
             for name, parameter in zip(group["param_names"], group["params"], strict=True):
                 if parameter.grad is not None:
                     gradients.append(parameter.grad)
@@ -161,7 +165,12 @@ class Adapted:
     def balancing(self, model: nn.Module, rule: Balance = "proportional") -> AbstractContextManager[Balancing]:
         """Return a context in which loads are counted; call `step` of its value after every optimizer step."""
         if self.fit.bias_lr is None:
-            raise InputError(f"'{self.fit.family}' has no selection bias; balance it with its auxiliary loss")
+            has, remedy = (
+                ("no selection bias", "balance it with its auxiliary loss")
+                if self.family.auxiliary_loss
+                else ("no selection bias and no auxiliary loss", "add an auxiliary loss of your own to its loss")
+            )
+            raise InputError(f"'{self.fit.family}' has {has}; {remedy}")
         target = self.fit.target
         return balancing(model, self.family.rows, target.n_exp, target.n_act, self.fit.bias_lr, rule)
 
@@ -255,6 +264,10 @@ def adapt(
         base_n_act: the same for the base.
         steps: optimizer steps of the run, used by `hps.decay: tau`.
     """
+    if not isinstance(hps, BaseHPs):
+        raise InputError(f"hps is a {type(hps).__name__}; give a BaseHPs, such as BaseHPs(lr=0.01, init_std=0.02)")
+    if isinstance(roles, str) and _is_file_name(roles):
+        raise InputError(f"roles={shown(roles)} is the name of a file, not a text; pass Path({shown(roles)})")
     base_model = _base_model(base)
     inner = unwrapped(model)
     if roles is None:
@@ -262,7 +275,7 @@ def adapt(
     else:
         remedy = "give a text with one row per parameter, NAME | ROLE | AXES"
         text = read_text(roles, remedy) if isinstance(roles, Path) else roles
-        family = base_family = parse_family(text, type(inner).__name__)
+        family = base_family = family_from(text, inner)
     planned = fit(
         describe(base_model, base_family, base_n_act), describe(inner, family, n_act), hps, apply=apply, steps=steps
     )
@@ -274,6 +287,11 @@ def _base_model(base: Any) -> nn.Module:
     if isinstance(base, nn.Module):
         return unwrapped(base)
     return on_meta(read_config(Path(base)) if isinstance(base, str | Path) else base)
+
+
+def _is_file_name(text: str) -> bool:
+    """Return whether a text is the name of a file rather than rows."""
+    return "|" not in text and len(text.splitlines()) == 1 and (text.endswith(".txt") or Path(text).is_file())
 
 
 def _clean(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

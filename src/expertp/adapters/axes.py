@@ -74,8 +74,8 @@ class Shaped:
     axes: tuple[Axis, ...]
 
 
-def sizes_of(tensors: Sequence[Shaped]) -> dict[str, int]:
-    """Return the size of every symbol; all tensors must agree.
+def sizes_of(tensors: Sequence[Shaped], remedy: str = "correct its row") -> dict[str, int]:
+    """Return the size of every symbol; all tensors must agree. The remedy is for an error.
 
     >>> sizes_of([Shaped("up", (8, 64, 16), (Axis.parse("E"), Axis.parse("2H"), Axis.parse("N")))])
     {'E': 8, 'H': 32, 'N': 16}
@@ -90,7 +90,7 @@ def sizes_of(tensors: Sequence[Shaped]) -> dict[str, int]:
     while _solve_more(tensors, sizes):
         pass
     for tensor in tensors:
-        _check(tensor, sizes)
+        _check(tensor, sizes, remedy)
     return sizes
 
 
@@ -107,7 +107,7 @@ def _solve_more(tensors: Iterable[Shaped], sizes: dict[str, int]) -> bool:
     return len(sizes) > before
 
 
-def _check(tensor: Shaped, sizes: Mapping[str, int]) -> None:
+def _check(tensor: Shaped, sizes: Mapping[str, int], remedy: str) -> None:
     """Raise an error for a tensor whose shape does not fit the sizes."""
     expected = tuple(axis.size(sizes) for axis in tensor.axes)
     if tensor.shape == expected:
@@ -120,7 +120,7 @@ def _check(tensor: Shaped, sizes: Mapping[str, int]) -> None:
         )
     raise InputError(
         f"{tensor.name} has the shape {_brackets(tensor.shape)}, but its axes {axes} are {_brackets(expected)} by the "
-        "shapes of other tensors; correct its row"
+        f"shapes of other tensors; {remedy}"
     )
 
 

@@ -56,7 +56,10 @@ class LoadCounter:
         """Return the tokens per expert since the last step, by router, summed over ranks."""
         missing = [name for name in self.names if name not in self._counts]
         if missing:
-            raise InputError(f"{missing[0]} saw no token since the last step; run the model in training mode before it")
+            raise InputError(
+                f"{missing[0]} saw no token since the last step; run the model in training mode before it, and with "
+                "torch.compile enter balancing before the first compiled step"
+            )
         stacked = torch.stack([self._counts[name] for name in self.names])
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(stacked)

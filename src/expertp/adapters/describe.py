@@ -1,6 +1,7 @@
 """From a torch module to its description: roles by name, sizes from shapes, n_act from the router."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -8,15 +9,17 @@ from torch import nn
 from expertp.adapters.axes import Shaped, sizes_of
 from expertp.adapters.description import Description, Sizes, Tensor
 from expertp.adapters.families import FAMILIES
-from expertp.adapters.family import Family
+from expertp.adapters.family import Family, parse_family
 from expertp.adapters.keys import refuse
 from expertp.adapters.roles import (
+    FILL_IN,
     SELECTION_BIAS,
     RoleRow,
     UnknownParametersError,
     clean_name,
     count_layers,
     match_rows,
+    pattern_of,
     roles_text,
 )
 from expertp.errors import InputError, shown
@@ -25,6 +28,8 @@ from expertp.errors import InputError, shown
 N_ACT_ATTRIBUTES = ("top_k", "n_act", "num_experts_per_tok")
 # Attributes of attention modules that depend on the size of a head.
 HEAD_ATTRIBUTES = ("head_dim", "scaling")
+# For a family with a table, whose rows a user cannot correct.
+WRONG_SIZES = "correct the sizes in its configuration, such as a hidden_size that the number of heads does not divide"
 
 
 def family_of(model: nn.Module) -> Family:
@@ -35,9 +40,39 @@ def family_of(model: nn.Module) -> Family:
         return FAMILIES[model_type]
     what = f"model_type {shown(model_type)}" if model_type else "a module without model_type"
     raise UnknownParametersError(
-        f"{what} is not a known family; fill in the '?' of the roles text and pass it as roles=...",
-        roles_text(shapes_of(model)),
+        f"{what} is not a known family; {FILL_IN}",
+        roles_of(model),
     )
+
+
+def roles_of(model: nn.Module, family: Family | None = None) -> str:
+    """Return the roles text of a model, with `?` for what its family does not know; None: nothing is known."""
+    shapes = shapes_of(model)
+    buffers = {
+        clean_name(f"{name}.{own}"): tuple(buffer.shape)
+        for name, module in model.named_modules()
+        for own, buffer in module.named_buffers(recurse=False)
+        if buffer.is_floating_point() and buffer.dim() and own not in module._non_persistent_buffers_set
+    }
+    if family is None:
+        return roles_text(shapes, buffers=buffers)
+    facts: dict[str, str] = {"gate": family.gate(getattr(model, "config", None))}
+    if family.selection is not None:
+        facts["selection"] = family.selection
+    if family.gain_minus_one:
+        facts["norms"] = "gain - 1"
+    patterns = {row.pattern for row in family.rows}
+    known = {name: shape for name, shape in buffers.items() if pattern_of(name) in patterns}
+    return roles_text(shapes, family.rows, facts, known)
+
+
+def family_from(text: str, model: nn.Module) -> Family:
+    """Return the family that a roles text describes; of a known family, what the text cannot say stays."""
+    read = parse_family(text, type(model).__name__)
+    known = FAMILIES.get(str(getattr(getattr(model, "config", None), "model_type", "")))
+    if known is None:
+        return read
+    return replace(known, rows=read.rows, gate=read.gate, selection=read.selection, gain_minus_one=read.gain_minus_one)
 
 
 def describe(model: nn.Module, family: Family, n_act: int | None = None) -> Description:
@@ -52,9 +87,10 @@ def describe(model: nn.Module, family: Family, n_act: int | None = None) -> Desc
     if why_not := family.why_not(config):
         raise InputError(f"model_type '{family.model_type}': {why_not}, for which there is no rule")
     shapes = shapes_of(model)
-    rows = match_rows(shapes, family.rows, family.model_type)
+    rows = match_rows(shapes, family.rows, family.model_type, roles_of(model, family))
     _check_layout(model, rows)
-    axes = sizes_of([Shaped(name, shapes[name], row.axes) for name, row in rows.items()])
+    remedy = WRONG_SIZES if family is FAMILIES.get(family.model_type) else "correct its row"
+    axes = sizes_of([Shaped(name, shapes[name], row.axes) for name, row in rows.items()], remedy)
     for symbol, what in (("N", "embedding"), ("E", "router")):
         if symbol not in axes:
             raise InputError(f"no parameter has the axis {symbol}; give the {what} its role and axes")

@@ -169,7 +169,11 @@ GRANITE_MULTIPLIERS = (
     NativeMultiplier("residual_multiplier", "residual", 1),
     NativeMultiplier("logits_scaling", "logits", -1),
 )
-LIKE_DEEPSEEK_V3: dict[str, Any] = {"gate": _sum_unless_normalized, "selection": "sigmoid"}
+LIKE_DEEPSEEK_V3: dict[str, Any] = {
+    "gate": _sum_unless_normalized,
+    "selection": "sigmoid",
+    "auxiliary_loss": False,
+}
 
 
 def _family(model_type: str, text: str, **facts: Any) -> Family:
@@ -187,7 +191,7 @@ _ALL_FAMILIES = (
     _family("qwen3_moe", PRE_NORM_MOE + HEAD_NORMS + DENSE, gate=_all_unless_normalized),
     _family("mellum", PRE_NORM_MOE + HEAD_NORMS + DENSE, gate=_all_unless_normalized),
     _family("flint", PRE_NORM_MOE + HEAD_NORMS + SINKS + DENSE + SHARED_EXPERT, gate=_sum_unless_normalized),
-    _family("deepseek_v2", DEEPSEEK, gate=_all),
+    _family("deepseek_v2", DEEPSEEK, gate=_all, auxiliary_loss=False),
     _family("deepseek_v3", DEEPSEEK + SELECTION_BIAS_OF_ROUTER, **LIKE_DEEPSEEK_V3),
     _family("glm4_moe_lite", DEEPSEEK + SELECTION_BIAS_OF_ROUTER, **LIKE_DEEPSEEK_V3),
     _family(
@@ -229,8 +233,14 @@ _ALL_FAMILIES = (
         model.layers.#.self_attn.key_layernorm.weight    | qk_norm | D
         model.layers.#.mlp.gate.wg.weight                | router  | E N
         """,
+        auxiliary_loss=False,
     ),
-    _family("hy_v3", PRE_NORM_MOE + HEAD_NORMS + DENSE + SHARED + SELECTION_BIAS_OF_BLOCK, selection="sigmoid"),
+    _family(
+        "hy_v3",
+        PRE_NORM_MOE + HEAD_NORMS + DENSE + SHARED + SELECTION_BIAS_OF_BLOCK,
+        selection="sigmoid",
+        auxiliary_loss=False,
+    ),
     _family("minimax_m2", PRE_NORM_MOE + WIDE_QK_NORMS + SELECTION_BIAS_OF_BLOCK, selection="sigmoid"),
     _family(
         "minimax_m3_vl_text",
@@ -261,6 +271,7 @@ _ALL_FAMILIES = (
         "llama4_text",
         TABLES + PRE_NORMS + ATTENTION + LLAMA4_FEED_FORWARD,
         gate=_sum,
+        auxiliary_loss=False,
         no_run="its router does not return the chosen experts, so that loads could not be counted",
     ),
     _family(
@@ -269,11 +280,12 @@ _ALL_FAMILIES = (
         experts_are_fixed=True,
         no_run="its router draws random numbers in training, so that a run could not be resumed",
     ),
-    _family("aria_text", TABLES + PRE_NORMS + ATTENTION + EXPERTS_IN_OUT + SHARED),
+    _family("aria_text", TABLES + PRE_NORMS + ATTENTION + EXPERTS_IN_OUT + SHARED, auxiliary_loss=False),
     _family(
         "cohere2_moe",
         PRE_NORM_MOE + DENSE + SHARED,
         gate=_cohere,
+        auxiliary_loss=False,
         native=(NativeMultiplier("logit_scale", "logits", 1),),
     ),
     _family(
@@ -302,6 +314,7 @@ _ALL_FAMILIES = (
         model.layers.#.mlp.expert_bias                   | expert_bias | E
         """,
         selection="sigmoid",
+        auxiliary_loss=False,
         why_not=_scaled_embedding,
     ),
     _family(
@@ -317,6 +330,7 @@ _ALL_FAMILIES = (
         """,
         gate=_sum_unless_normalized,
         selection="logit",
+        auxiliary_loss=False,
     ),
 )
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _ALL_FAMILIES}

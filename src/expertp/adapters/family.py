@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from expertp.adapters.roles import SELECTION_BIAS, RoleRow, parse_rows
+from expertp.adapters.roles import SELECTION_BIAS, UNKNOWN, RoleRow, parse_rows
 from expertp.errors import InputError, did_you_mean, shown
 
 # What the weights of a token's experts sum to: "mean": to a constant; "all": they are a softmax over all experts, about
@@ -34,6 +34,7 @@ class Family:
         rows: name pattern, role and axes of every parameter.
         gate: what the weights of a token's experts sum to, given the configuration.
         selection: what the selection bias is added to; None: the family has none.
+        auxiliary_loss: whether its code can add an auxiliary loss that balances the loads.
         gain_minus_one: whether norms store their gain minus 1.
         native: multipliers that the configuration has.
         experts_are_fixed: whether n_act cannot grow.
@@ -45,6 +46,7 @@ class Family:
     rows: tuple[RoleRow, ...]
     gate: Callable[[Any], Gate] = lambda config: "mean"  # noqa: ARG005
     selection: Selection | None = None
+    auxiliary_loss: bool = True
     gain_minus_one: bool = False
     native: tuple[NativeMultiplier, ...] = ()
     experts_are_fixed: bool = False
@@ -93,6 +95,8 @@ def _check_facts(facts: dict[str, str]) -> None:
     for key, value in facts.items():
         if key not in FACTS:
             raise InputError(f"roles: {shown(key)} is not a fact; {did_you_mean(key, FACTS)}")
+        if value == UNKNOWN:
+            raise InputError(f"roles: {key} is not known yet; replace its '{UNKNOWN}' by {' or '.join(FACTS[key])}")
         if value not in FACTS[key]:
             raise InputError(f"roles: {key}: {shown(value)} is unknown; write {' or '.join(FACTS[key])}")
     if "gate" not in facts:

@@ -15,7 +15,16 @@ from expertp.adapters.comparable import check_comparable
 from expertp.adapters.description import ROUTED, Description, Sizes, Tensor
 from expertp.adapters.family import NativeMultiplier
 from expertp.errors import InputError
-from expertp.plan import Forward, Group, group_settings, relative_steps, resolve_constants
+from expertp.plan import (
+    GROUPS,
+    Forward,
+    Group,
+    constant_names,
+    group_settings,
+    named_constants,
+    relative_steps,
+    resolve_constants,
+)
 from expertp.rules import EXPERTP, RULE_SETS
 from expertp.spec import BaseHPs
 
@@ -269,7 +278,7 @@ class _Plans:
     def __init__(self, base: Description, target: Description, hps: BaseHPs, fold: Forward, longer: float) -> None:
         self._base, self._target, self._hps, self._fold, self._longer = base, target, hps, fold, longer
         self._shared = _shared_symbols(base, target, hps)
-        self._constants = resolve_constants(hps.constants, EXPERTP.rows)
+        self._constants = _constants(target, hps)
         self._counts, self._base_counts = _entries(target), _entries(base)
 
     def __iter__(self) -> Iterator[TensorPlan]:
@@ -324,6 +333,17 @@ class _Plans:
         if tensor.name.endswith("bias"):
             return 0.0
         return fold - 1.0 if self._target.family.gain_minus_one else fold
+
+
+def _constants(target: Description, hps: BaseHPs) -> dict[tuple[str, str], float]:
+    """Return constant multipliers by role and setting; as elsewhere, those of the reference model are always known."""
+    known = constant_names({*GROUPS, *(tensor.row.role for tensor in target.tensors)})
+    for name in named_constants(hps.constants):
+        if name in constant_names(EXPERTP.rows) and name not in known:
+            raise InputError(
+                f"hps.constants.{name}: '{target.family.model_type}' has no parameter that it would reach; leave it out"
+            )
+    return resolve_constants(hps.constants, EXPERTP.rows)
 
 
 def _adam(settings: Group) -> tuple[float, float, float]:

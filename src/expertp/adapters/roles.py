@@ -23,6 +23,10 @@ SELECTION_BIAS = "expert_bias"
 WRAPPERS = frozenset({"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 PEFT_PREFIX = "base_model.model."
 UNKNOWN = "?"
+# What a person who fills in a text must know of the facts before its rows.
+GATE = "sum of a token's gates: mean (a constant), all (part of a softmax over all experts), sum (not normalized)"
+SELECTION = "what the selection bias is added to: sigmoid, softmax or logit"
+FILL_IN = f"fill in the '{UNKNOWN}' of the roles text and pass it as roles=..., or to expertp plan with --roles-file"
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -89,13 +93,16 @@ def clean_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-def match_rows(shapes: Mapping[str, tuple[int, ...]], rows: Sequence[RoleRow], family: str) -> dict[str, RoleRow]:
+def match_rows(
+    shapes: Mapping[str, tuple[int, ...]], rows: Sequence[RoleRow], family: str, to_fill_in: str | None = None
+) -> dict[str, RoleRow]:
     """Return the row of every parameter; parameters without a row are an error that carries a text to fill in.
 
     Args:
         shapes: shapes by clean name.
         rows: the rows of the family.
         family: its name, for the message.
+        to_fill_in: the text; None: that of these shapes and rows.
     """
     peft = next((name for name in shapes if name.startswith(PEFT_PREFIX)), None)
     if peft is not None:
@@ -108,26 +115,53 @@ def match_rows(shapes: Mapping[str, tuple[int, ...]], rows: Sequence[RoleRow], f
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise UnknownParametersError(
-            f"{unknown[0]}{more}: no role in family '{family}'; fill in the '{UNKNOWN}' of the roles text and pass it "
-            "as roles=...",
-            roles_text(shapes, rows),
+            f"{unknown[0]}{more}: no role in family '{family}'; {FILL_IN}",
+            roles_text(shapes, rows) if to_fill_in is None else to_fill_in,
         )
     return found
 
 
-def roles_text(shapes: Mapping[str, tuple[int, ...]], rows: Sequence[RoleRow] = ()) -> str:
-    """Return a row per name pattern of a model, with `?` where a role is not known.
+def roles_text(
+    shapes: Mapping[str, tuple[int, ...]],
+    rows: Sequence[RoleRow] = (),
+    facts: Mapping[str, str] | None = None,
+    buffers: Mapping[str, tuple[int, ...]] | None = None,
+) -> str:
+    """Return the facts and a row per name pattern of a model, with `?` where something is not known.
 
-    >>> print(roles_text({"layers.0.w": (8, 4), "layers.1.w": (8, 4)}))
+    Args:
+        shapes: shapes of parameters by clean name.
+        rows: known rows.
+        facts: known facts; None: none is known.
+        buffers: shapes of buffers. Those without a row follow as comments, because one may be a selection bias.
+
+    >>> print(roles_text({"layers.0.w": (8, 4), "layers.1.w": (8, 4)}, facts={"gate": "sum"}))
+    gate: sum
     layers.#.w | ? | ? ?  # 8 x 4
     """
     by_pattern = {row.pattern: row for row in rows}
     lines: dict[str, str] = {}
-    for name, shape in shapes.items():
-        pattern = pattern_of(name)
-        row = _row_of(name, by_pattern) or f"{pattern} | {UNKNOWN} | {' '.join(UNKNOWN for _ in shape)}"
-        lines.setdefault(pattern, f"{row}  # {' x '.join(map(str, shape))}")
-    return "\n".join(lines.values())
+    others: dict[str, str] = {}
+    for name, shape in (*shapes.items(), *(buffers or {}).items()):
+        pattern, size = pattern_of(name), f"  # {' x '.join(map(str, shape))}"
+        row = _row_of(name, by_pattern)
+        if row is None and name not in shapes:
+            others[pattern] = f"# {pattern} | {SELECTION_BIAS} | {_axes_of_bias(shape)}{size}"
+        else:
+            unknown = f"{pattern} | {UNKNOWN} | {' '.join(UNKNOWN for _ in shape)}"
+            lines.setdefault(pattern, f"{row or unknown}{size}")
+    known = [f"gate: {UNKNOWN}  # {GATE}"] if facts is None else [f"{key}: {value}" for key, value in facts.items()]
+    if others and "selection" not in (facts or {}):
+        known += [
+            "# If a buffer is a selection bias, remove the '# ' before its row below and before this fact:",
+            f"# selection: {UNKNOWN}  # {SELECTION}",
+        ]
+    return "\n".join((*known, *lines.values(), *others.values()))
+
+
+def _axes_of_bias(shape: tuple[int, ...]) -> str:
+    """Return the axes of a selection bias: experts, and perhaps axes of size 1."""
+    return " ".join("1" if size == 1 else "E" for size in shape)
 
 
 def pattern_of(name: str) -> str:

@@ -53,12 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="permit a sparsity other than the base's (default: error)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--roles", action="store_true", help="with --hf: print the role and axes of every parameter")
-    parser.add_argument(
+    parser.add_argument("--roles-file", metavar="FILE", help="with --hf: a roles text, for a family without one")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object")
+    output.add_argument("--roles", action="store_true", help="with --hf: print the role and axes of every parameter")
+    output.add_argument(
         "--export",
         choices=("torchtitan", "automodel"),
-        help="with --hf: print multipliers on lr and weight decay for another program",
+        help="with --hf: print settings per name pattern for another program",
     )
 
 
@@ -68,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.hf:
         from expertp.cli.plan_hf import run_hf
 
-        return run_hf(args)
+        _warn_about_steps(args.steps, run_hf(args))
+        return 0
     overrides = split_overrides(args.overrides, {"model": ModelSpec, "hps": BaseHPs})
     base, hps = load_base(args.base, overrides["hps"])
     target = load_target(args.target, overrides["model"])
@@ -83,13 +86,18 @@ def run(args: argparse.Namespace) -> int:
             "learning rates do not transfer",
             file=sys.stderr,
         )
-    if None not in (args.steps, hps.tuned_steps) and args.steps != hps.tuned_steps:
+    _warn_about_steps(args.steps, hps)
+    return 0
+
+
+def _warn_about_steps(steps: int | None, hps: BaseHPs) -> None:
+    """Warn if the base was tuned at another number of steps."""
+    if None not in (steps, hps.tuned_steps) and steps != hps.tuned_steps:
         print(
-            f"expertp: warning: {args.steps} steps in the target but hps.tuned_steps={hps.tuned_steps} in the base; "
-            f"learning rates do not transfer to another number of steps, tune the base at {args.steps}",
+            f"expertp: warning: {steps} steps in the target but hps.tuned_steps={hps.tuned_steps} in the base; "
+            f"learning rates do not transfer to another number of steps, tune the base at {steps}",
             file=sys.stderr,
         )
-    return 0
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -103,8 +111,9 @@ def _check_files(args: argparse.Namespace) -> None:
         return
     if missing := [flag for flag, value in given.items() if not value]:
         raise InputError(f"the following arguments are required: {', '.join(missing)} (see 'expertp plan --help')")
-    if args.roles or args.export:
-        raise InputError(f"{'--roles' if args.roles else '--export'} needs --hf BASE TARGET")
+    of_hf = {"--roles": args.roles, "--export": args.export, "--roles-file": args.roles_file}
+    if wrong := [flag for flag, value in of_hf.items() if value]:
+        raise InputError(f"{wrong[0]} needs --hf BASE TARGET")
 
 
 def print_plan(planned: Plan) -> None:

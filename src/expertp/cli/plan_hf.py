@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 from expertp.adapters.adapted import Adapted, adapt
+from expertp.adapters.describe import roles_of
 from expertp.adapters.export import export
-from expertp.adapters.fit import Fit
 from expertp.adapters.hub import on_meta, read_config
-from expertp.adapters.roles import UnknownParametersError, roles_text
+from expertp.adapters.roles import UnknownParametersError
 from expertp.adapters.summary import HEADER, rows
 from expertp.cli.text import output_width, text_table
 from expertp.config import hps_from_overrides, split_overrides
@@ -17,29 +17,30 @@ from expertp.util.text import count
 
 # Width of the output, in characters, from which the table names a parameter of every row.
 WIDE = 110
+OFF = "that loss is off unless output_router_logits=True"
 BIAS_NAMES = {"sigmoid": "sigmoid gates", "softmax": "softmax gates", "logit": "router logits"}
 
 
-def run_hf(args: argparse.Namespace) -> int:
-    """Plan the target and print the plan."""
-    adapted = adapt_files(args, args.steps)
+def run_hf(args: argparse.Namespace) -> BaseHPs:
+    """Plan the target and print the plan; return the base's hyperparameters."""
+    adapted = adapt_files(args, args.steps, None if args.roles_file is None else Path(args.roles_file))
     if args.json:
         print(json.dumps(adapted.fit.to_dict(), indent=2))
     elif args.export:
         print(export(adapted.fit, args.export))
     elif args.roles:
-        print(roles_text({tensor.name: tensor.shape for tensor in adapted.fit.tensors}, adapted.family.rows))
+        print(roles_of(on_meta(read_config(Path(args.hf[1]))), adapted.family))
     else:
         _print(adapted)
-    return 0
+    return adapted.hps
 
 
-def adapt_files(args: argparse.Namespace, steps: int | None = None) -> Adapted:
+def adapt_files(args: argparse.Namespace, steps: int | None = None, roles: Path | None = None) -> Adapted:
     """Return the settings for the two configurations of --hf; print the roles text of a model that needs one."""
     base, target = map(Path, args.hf)
     hps = hps_from_overrides(split_overrides(args.overrides, {"hps": BaseHPs})["hps"])
     try:
-        return adapt(on_meta(read_config(target)), base, hps, steps=steps)
+        return adapt(on_meta(read_config(target)), base, hps, roles=roles, steps=steps)
     except UnknownParametersError as error:
         print(error.roles)
         raise
@@ -74,9 +75,11 @@ def _print(adapted: Adapted) -> None:
 
 def _balance(adapted: Adapted) -> str:
     """Say how the loads are balanced."""
-    fit: Fit = adapted.fit
-    auxiliary = f"multiply the base's auxiliary-loss coefficient by {fit.aux_loss:.4g}"
-    if adapted.family.selection is None:
-        return f"balance: the family has no selection bias; {auxiliary}"
-    added_to = BIAS_NAMES[adapted.family.selection]
-    return f"balance: selection bias on {added_to}, bias_lr {fit.bias_lr:.4g}; with an auxiliary loss, {auxiliary}"
+    fit, family = adapted.fit, adapted.family
+    factor = f"multiply the base's auxiliary-loss coefficient by {fit.aux_loss:.4g}; {OFF}"
+    if family.selection is None:
+        if not family.auxiliary_loss:
+            return "balance: the family has neither selection bias nor auxiliary loss"
+        return f"balance: the family has no selection bias; {factor}"
+    auxiliary = f"with an auxiliary loss, {factor}" if family.auxiliary_loss else "it has no auxiliary loss"
+    return f"balance: selection bias on {BIAS_NAMES[family.selection]}, bias_lr {fit.bias_lr:.4g}; {auxiliary}"

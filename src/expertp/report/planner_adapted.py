@@ -130,7 +130,11 @@ def _rule(role: str, fit: Fit) -> str:
 def _notes(adapted: Adapted) -> tuple[str, ...]:
     fit = adapted.fit
     forward = fit.forward
-    auxiliary = f"the coefficient of an auxiliary loss is the base's times {fit.aux_loss:.4g}"
+    auxiliary = (
+        f"the coefficient of an auxiliary loss is the base's times {fit.aux_loss:.4g}"
+        if adapted.family.auxiliary_loss
+        else "it has no auxiliary loss"
+    )
     balance = (
         "The family has no selection bias" if fit.bias_lr is None else f"Selection bias: bias_lr {fit.bias_lr:.4g}"
     )
