@@ -98,13 +98,13 @@ def test_the_python_of_an_adapted_model_runs(say: Say, tmp_path, is_part: bool) 
         whole = {"model_type": "llama4", "text_config": keys} if is_part else keys
         (tmp_path / name / "config.json").write_text(json.dumps(whole))
     files = (tmp_path / "base", tmp_path / "target")
-    code, _, error = say("planner", "--hf", *files, ROW, "hps.gamma=inf", "--out", tmp_path / "p.html")
+    code, _, error = say("planner", "--hf", *files, ROW, "hps.gamma=0.5", "--out", tmp_path / "p.html")
     assert (code, error) == (0, "")
     page = html.unescape((tmp_path / "p.html").read_text(encoding="utf-8"))
     listing = re.search(r"from torch\.optim import AdamW\n.*?param_groups\(model\)\)\n", page, re.DOTALL)
     assert listing is not None
     found: dict[str, Any] = {}
     exec(listing[0], found)
-    assert found["adapted"].hps.gamma == float("inf")
+    assert found["adapted"].hps.gamma == 0.5
     assert found["adapted"].fit.target.n_embd == 96
     assert {group["initial_lr"] for group in found["optimizer"].param_groups} > {0.01}
