@@ -1,9 +1,11 @@
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 
 from expertp.errors import InputError
+from expertp.paper.catalogue import find
 from expertp.paper.finding import FindingRecord
 from expertp.paper.page import as_markdown, write_page
 from expertp.paper.store import read_records
@@ -16,9 +18,11 @@ RECORD = {
 
 
 def put(folder, name, **changes):
+    """Write a record; by default it was judged by the criteria of the catalogue."""
     place = folder / "findings" / name
     place.mkdir(parents=True)
-    (place / "finding.json").write_text(json.dumps({**RECORD, "name": name, **changes}))
+    criteria = {"criteria": asdict(find(name).criteria)}
+    (place / "finding.json").write_text(json.dumps({**RECORD, "name": name, **criteria, **changes}))
 
 
 def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
@@ -43,7 +47,7 @@ def test_both_criteria_stand_beside_their_answers(tmp_path):
 
 
 def test_a_record_of_an_earlier_version_was_not_judged_by_todays_criteria(tmp_path):
-    put(tmp_path, "speedrun")
+    put(tmp_path, "speedrun", criteria=None)
     text = write_page(tmp_path).read_text()
     assert "| [speedrun](#speedrun) | Fig. 9 | - | HOLDS (by an earlier criterion) |" in text
     assert "**HOLDS (by an earlier criterion)**: |Load| 1.5." in text
@@ -51,8 +55,22 @@ def test_a_record_of_an_earlier_version_was_not_judged_by_todays_criteria(tmp_pa
     assert "Fig. 9. It is so." in text, "the answer belongs to the claim of the record"
 
 
+def test_a_record_shows_the_criteria_by_which_it_was_judged(tmp_path):
+    put(tmp_path, "speedrun", verdict_by_paper="HOLDS", criteria={"paper": "It is below.", "ours": "It is far below."})
+    text = write_page(tmp_path).read_text()
+    assert "| Fig. 9 | HOLDS | HOLDS (by an earlier criterion) |" in text
+    assert "- The paper's criterion: It is below. **HOLDS**" in text
+    assert "- Ours: It is far below. **HOLDS**" in text
+
+
 def test_a_record_is_stored_and_loaded():
-    tree = {**RECORD, "name": "softmax", "table": [["axis"], ["width"]], "verdict_by_paper": "INCONCLUSIVE"}
+    tree = {
+        **RECORD,
+        "criteria": {"paper": "It is below.", "ours": "It is far below."},
+        "name": "softmax",
+        "table": [["axis"], ["width"]],
+        "verdict_by_paper": "INCONCLUSIVE",
+    }
     record = FindingRecord.from_dict(tree)
     assert record.answer == "HOLDS"
     assert json.loads(json.dumps(record.to_dict())) == tree

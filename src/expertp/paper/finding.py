@@ -137,6 +137,7 @@ class FindingRecord:
     name: str
     where: str
     claim: str
+    criteria: Criteria | None = None  # None in records of earlier versions
     studies: tuple[str, ...]
     pictures: tuple[str, ...]
     answer: Answer
@@ -148,10 +149,9 @@ class FindingRecord:
     text: tuple[str, ...]
     cost: str
 
-    @property
-    def is_earlier(self) -> bool:
-        """Whether an earlier version has judged the claim, by its only criterion."""
-        return self.paper_answer is None
+    def is_judged_by(self, criteria: Criteria) -> bool:
+        """Return whether the answer was given by these criteria; an earlier version may have had others."""
+        return self.criteria == criteria
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree of finding.json."""

@@ -88,17 +88,17 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
 
 def _ours(record: FindingRecord) -> str:
     """Return the answer by our criterion, and whether that criterion was another one."""
-    return f"{record.answer}{' (by an earlier criterion)' if record.is_earlier else ''}"
+    is_current = record.is_judged_by(find(record.name).criteria)
+    return f"{record.answer}{'' if is_current else ' (by an earlier criterion)'}"
 
 
 def _criteria(record: FindingRecord) -> list[str]:
-    """Return both criteria with their answers; nothing for a record of an earlier version, which had others."""
-    if record.is_earlier:
+    """Return the criteria by which a record was judged, with their answers; nothing where it does not say them."""
+    if record.criteria is None:
         return []
-    criteria = find(record.name).criteria
     judged = [
-        (f"The paper's criterion: {criteria.paper}", record.paper_answer),
-        (f"Ours: {criteria.ours}", record.answer),
+        (f"The paper's criterion: {record.criteria.paper}", record.paper_answer),
+        (f"Ours: {record.criteria.ours}", record.answer),
     ]
     return [*(f"- {criterion} **{found}**" for criterion, found in judged), ""]
 

@@ -132,6 +132,7 @@ class PaperDirectory:
             name=finding.name,
             where=finding.where,
             claim=finding.claim,
+            criteria=finding.criteria,
             studies=studies,
             pictures=tuple(drawing.name for drawing in outcome.drawings),
             answer=outcome.answer,
@@ -173,7 +174,8 @@ def read_records(path: Path) -> list[FindingRecord]:
         tree = read_record(place, dict, remedy)
         try:
             record = FindingRecord.from_dict(tree)
-            found.append(record if record.is_earlier else replace(record, where=finding.where, claim=finding.claim))
+            is_current = record.is_judged_by(finding.criteria)
+            found.append(replace(record, where=finding.where, claim=finding.claim) if is_current else record)
         except ValueError:
             raise DamagedError(f"{place}: damaged (not the record of a finding); {remedy}") from None
     if not found:
