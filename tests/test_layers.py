@@ -80,7 +80,8 @@ INSIDE = {
     "paper": (
         ("listing",),
         ("constants", "finding", "results"),
-        ("collapse", "granularity", "race", "transfer"),  # shared by several findings
+        ("collapse", "granularity", "transfer"),  # shared by several findings
+        ("race",),
         ("bias_shift", "constants_loss", "fan_in_down", "fixed_topk", "joint_scale", "medium", "soft_router"),
         ("tradeoff_long", "transfer_quarter", "weight_decay"),
         ("horizon", "softmax", "transfer_twelfth"),  # use the study of another finding

@@ -67,7 +67,7 @@ def test_validations_make_the_curve_where_there_are_four():
     assert validation.losses_ST.tolist() == [[3.0, 3.0, 3.0, 2.5]]
     assert RaceData((training,)).of == "training loss, smoothed (nats)"
     assert RaceData((validation,)).of == "validation loss (nats)"
-    assert race.speedup(validation, training) is None
+    assert race.cost_of_reaching(validation, training) is None
 
 
 def test_training_losses_are_smoothed_and_end_with_a_whole_window():
@@ -87,20 +87,20 @@ def test_no_records_are_no_curve_and_a_diverged_run_has_no_final_loss():
     assert math.isnan(found.mean_T[-1])
     assert [row["mean"] for row in RaceData((found,)).rows()] == [6, 5, None, None]
     assert "half, diverged" in render("race", race.draw, RaceData((found,))).svg
-    assert race.speedup(OURS, found) is None
+    assert race.cost_of_reaching(OURS, found) is None
 
 
-def test_a_speedup_is_that_of_the_point_at_which_ours_reaches_the_loss_of_theirs():
+def test_the_cost_of_reaching_a_loss_is_that_of_the_point_at_which_ours_has_it():
     # Ours falls from 5 to 4 between 200 and 300 tokens, 12 and 18 seconds; theirs ends at 4.5 with 400 and 8.
-    assert race.speedup(OURS, THEIRS) == pytest.approx((400 / 250, 8 / 15))
-    assert race.speedup(THEIRS, OURS) is None
-    assert race.speedup(OURS, OURS) == (1, 1)
+    assert race.cost_of_reaching(OURS, THEIRS) == pytest.approx((250 / 400, 15 / 8))
+    assert race.cost_of_reaching(THEIRS, OURS) is None
+    assert race.cost_of_reaching(OURS, OURS) == (1, 1)
 
 
-def test_a_speedup_on_power_laws_is_the_ratio_of_their_times():
+def test_the_cost_of_reaching_a_loss_on_power_laws_is_the_ratio_of_their_times():
     steps = np.arange(1, 2001)
     fast, slow = (model_curve("", {0: records((2 + steps**-0.5 * scale).tolist())}, True) for scale in (1, 2))
-    assert race.speedup(fast, slow) == pytest.approx((4, 4), rel=1e-3)
+    assert race.cost_of_reaching(fast, slow) == pytest.approx((1 / 4, 1 / 4), rel=1e-3)
 
 
 def test_the_start_of_a_race_is_left_out_of_the_figure():
@@ -134,15 +134,17 @@ def validated(losses, seconds):
 DENSE = {-9: [5, 4.5, 4.3, 4.2], -8: [5, 4.5, 4.2, 4.0], -7: [6, 5, 4, 3.8], -6: [5, 4, 3.6, 3.5], -5: [6, 5, 4, 4]}
 
 
-def tables(moe, dense=DENSE, lost=(), noise=0.0, seeds=3):
+def tables(moe, dense=DENSE, lost=(), noise=0.0, seeds=3, centre=-6):
     """Return MoE models by name and a dense one by learning rate, given validations; those in `lost` diverge.
 
-    With noise, a MoE model ends higher by that on the second seed and lower on the third.
+    `centre` is the learning rate of the dense study. With noise, a MoE model ends higher by that on the second seed and
+    lower on the third.
     """
     joint = {name: {"models": [{"n_embd": 64, "alpha_ffn": place}], **LR} for place, name in enumerate(moe, 1)}
     own = study("moe", joint=joint, **AT_CENTRE, seeds=list(range(seeds)))
     model = {"base": {**BASE, "n_exp": 1, "ffn": "dense"}, "axes": {"width": {"sizes": [32], **LR}}}
-    theirs = study("dense", **model, grids={"log2_lr": sorted(dense)}, verdict=None, seeds=list(range(seeds)))
+    model |= {"grids": {"log2_lr": sorted(dense)}, "verdict": None, "hps": {"lr": 2.0**centre}}
+    theirs = study("dense", **model, seeds=list(range(seeds)))
     names = dict(enumerate(moe, 1))
 
     def of(curves, name, noise=0.0):
@@ -196,11 +198,11 @@ def test_a_race_is_won_when_all_models_come_down_to_the_best_dense_loss():
     assert answer == HOLDS
     # A is at 3.5 after 5 steps of 8, which take 10 seconds where the dense model takes 8; B after 7.33 and 14.67.
     assert (
-        "tuned dense model minus MoE A +1.5000 ± 0.0000 (reaches its loss 1.6x earlier in tokens, 0.8x in time); "
+        "tuned dense model minus MoE A +1.5000 ± 0.0000 (reaches its loss with 62% of its tokens, in 125% of its time)"
         in number
     )
     assert (
-        "tuned dense model minus MoE B +0.5000 ± 0.0000 (reaches its loss 1.1x earlier in tokens, 0.5x in time)"
+        "tuned dense model minus MoE B +0.5000 ± 0.0000 (reaches its loss with 92% of its tokens, in 183% of its time)"
         in number
     )
     assert why == "Final loss: MoE A 2.000; MoE B 3.000; dense, tuned 3.500."
@@ -209,7 +211,7 @@ def test_a_race_is_won_when_all_models_come_down_to_the_best_dense_loss():
 def test_a_race_is_lost_when_one_model_stays_above_the_dense_loss():
     answer, number, why = decide({"A": [5, 4, 3, 2], "B": [6, 5, 4.5, 3.6]})
     assert answer == NOT
-    assert number.endswith("1.6x earlier in tokens, 0.8x in time); tuned dense model minus MoE B -0.1000 ± 0.0000")
+    assert number.endswith("62% of its tokens, in 125% of its time); tuned dense model minus MoE B -0.1000 ± 0.0000")
     assert "MoE B 3.600; dense, tuned 3.500" in why
 
 
@@ -221,7 +223,7 @@ def test_a_race_that_chance_decides_is_not_won_and_not_lost():
     answer, number, _ = decide(near, seeds=1)
     assert answer == UNSURE
     assert (
-        "tuned dense model minus MoE A +0.0500 (one seed) (reaches its loss 1.1x earlier in tokens, 0.5x in time)"
+        "dense model minus MoE A +0.0500 (one seed) (reaches its loss with 92% of its tokens, in 183% of its time)"
         in number
     )
 
@@ -252,7 +254,7 @@ def test_models_are_compared_with_each_other_where_the_paper_does(ends, noise, a
 
 
 def test_a_learning_rate_at_which_dense_runs_diverge_is_not_the_best():
-    _, _, why = decide({"A": [5, 4, 3, 2]}, lost={-6})
+    _, _, why = decide({"A": [5, 4, 3, 2]}, lost={-6}, centre=-7)
     assert why.endswith("dense, tuned 3.800.")
 
 
@@ -261,8 +263,17 @@ def test_a_dense_model_that_is_best_at_the_edge_of_its_grid_may_not_be_tuned_and
     answer, _, why = decide({"A": [5, 4, 3, 2]}, dense=at_edge)
     assert answer == UNSURE
     assert "dense, tuned 3.500." in why
-    assert why.endswith("on the edge of a grid: lr 2^-6.")
+    assert why.endswith("The dense model may not be tuned: its best lr of the grid, 2^-6, is an end of the grid.")
     assert decide({"A": [5, 4, 3.9, 3.8]}, dense=at_edge)[0] == NOT
+
+
+def test_a_dense_model_whose_grids_do_not_meet_at_their_best_values_may_not_be_tuned():
+    answer, _, why = decide({"A": [5, 4, 3, 2]}, centre=-7)
+    assert answer == UNSURE
+    assert why.endswith("its best lr of the grid, 2^-6, is not near 2^-7, at which the other grid was swept.")
+    assert decide({"A": [5, 4, 3.9, 3.8]}, centre=-7)[0] == NOT
+    nearer = {**DENSE, -6.5: [5, 4, 3.5, 3.4]}
+    assert decide({"A": [5, 4, 3, 2]}, dense=nearer)[0] == HOLDS, "half an octave is near"
 
 
 def test_nothing_is_compared_with_a_dense_model_that_always_diverges():

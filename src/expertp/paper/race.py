@@ -20,6 +20,7 @@ from expertp.figures import style
 from expertp.figures.labels import HP_SHORT, LOSS, known, seeds_label, thinned
 from expertp.figures.save import render
 from expertp.paper.finding import Outcome, complete_records, is_positive
+from expertp.paper.transfer import SAME, is_same
 from expertp.study.cells import swept_on
 from expertp.study.table import CellResult, StudyTable
 from expertp.util.text import count
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 DENSE = "dense, tuned"
 # Final losses that differ by at most this are equal, in nats.
 EQUAL = 0.02
+# The last sentence of the criterion of a race.
+OPEN = (
+    "It is open while the dense model's best learning rate or init std is an end of its grid, or differs by more than "
+    f"{SAME:g} octaves from the value at which the other was swept."
+)
 # With fewer validations, the curve is that of training losses.
 MIN_VALIDATIONS = 4
 # The figure leaves out the start, where all models are alike and far above their final loss; share of the tokens.
@@ -102,12 +108,12 @@ def decide_race(
         equal: pairs of axes that are claimed to end with equal losses.
     """
     models = {axis: _zero_shot(table, axis) for axis, table in moe.items()}
-    baseline, edges = _best_dense(dense)
+    baseline, untuned = _best_dense(dense)
     shown = (*models.values(), baseline)
     drawings = (render("race", draw, RaceData(shown)),)
     why = f"Final loss: {'; '.join(map(str, shown))}."
-    if edges:
-        why += f" The optimum of the dense model lies on the edge of a grid: {', '.join(edges)}."
+    if untuned:
+        why += f" The dense model may not be tuned: {', '.join(untuned)}."
     if baseline.has_diverged:
         return Outcome([None], [None], "the dense model diverges at every value of its grids", why, drawings)
     measured, parts = [], []
@@ -117,9 +123,9 @@ def decide_race(
     for each in models.values():
         gap = paired(baseline.finals, each.finals)
         competes = False if each.has_diverged else paired(each.finals, baseline.finals).is_at_most(EQUAL)
-        parts.append(None if competes and edges else competes)
-        faster = speedup(each, baseline) if gap.mean >= 0 else None
-        by = f" (reaches its loss {faster[0]:.1f}x earlier in tokens, {faster[1]:.1f}x in time)" if faster else ""
+        parts.append(None if competes and untuned else competes)
+        needed = cost_of_reaching(each, baseline) if gap.mean >= 0 else None
+        by = f" (reaches its loss with {needed[0]:.0%} of its tokens, in {needed[1]:.0%} of its time)" if needed else ""
         measured.append(f"tuned dense model minus {each.label} {gap}{by}")
     for first, second in ahead:
         gap = paired(models[second].finals, models[first].finals)
@@ -139,14 +145,23 @@ def _zero_shot(table: StudyTable, axis: str) -> ModelCurve:
 
 
 def _best_dense(table: StudyTable) -> tuple[ModelCurve, list[str]]:
-    """Return the dense model at its lowest median loss, and the optima that lie on the edge of their grids."""
+    """Return the dense model at its lowest median loss, and why it may have a lower one, if it may.
+
+    It may where the best value of a grid is its first or last, or lies off the values at which the two grids meet.
+    """
     axis = table.axes[0]
     found = [curve(table, axis, table.base(axis), table.own, hp) for hp in swept_on(table.study, axis)]
     swept = [each for each in found if each is not None]
     best = min(swept, key=lambda each: each.medians[each.best_place])
     rows = table.where(axis=axis, size=best.size, arm=table.own, hp=best.hp, value=best.best_value)
-    edges = [f"{HP_SHORT[each.hp]} 2^{each.best_value:g}" for each in swept if each.is_best_at_edge]
-    return _model(DENSE, table, rows, is_ours=False), edges
+    untuned = []
+    for each in swept:
+        value = f"its best {HP_SHORT[each.hp]} of the grid, 2^{each.best_value:g},"
+        if each.is_best_at_edge:
+            untuned.append(f"{value} is an end of the grid")
+        elif not is_same(each.best_value, each.centre):
+            untuned.append(f"{value} is not near 2^{each.centre:g}, at which the other grid was swept")
+    return _model(DENSE, table, rows, is_ours=False), untuned
 
 
 def _model(label: str, table: StudyTable, rows: tuple[CellResult, ...], is_ours: bool) -> ModelCurve:
@@ -176,8 +191,8 @@ def model_curve(label: str, records: Records, is_ours: bool, finals: Sequence[fl
     return ModelCurve(label, is_ours, finals, tokens_T, seconds_T, losses_ST[:, :whole], is_validation)
 
 
-def speedup(ours: ModelCurve, theirs: ModelCurve) -> tuple[float, float] | None:
-    """Return the factors in tokens and in seconds by which ours reaches the final loss of theirs earlier.
+def cost_of_reaching(ours: ModelCurve, theirs: ModelCurve) -> tuple[float, float] | None:
+    """Return the shares of theirs in tokens and in seconds with which ours reaches the final loss of theirs.
 
     None where ours never reaches it, where theirs has diverged, or where the two losses are of different kinds.
     """
@@ -187,7 +202,7 @@ def speedup(ours: ModelCurve, theirs: ModelCurve) -> tuple[float, float] | None:
     if place is None:
         return None
     tokens, seconds = (np.interp(place, range(len(x_T)), x_T) for x_T in (ours.tokens_T, ours.seconds_T))
-    return float(theirs.tokens_T[-1] / tokens), float(theirs.seconds_T[-1] / seconds)
+    return float(tokens / theirs.tokens_T[-1]), float(seconds / theirs.seconds_T[-1])
 
 
 def _first_at(curve: Floats, level: float) -> float | None:
