@@ -37,15 +37,15 @@ def test_by_the_papers_criterion_loads_are_less_even_at_every_learning_rate():
 def test_loads_of_all_ones_are_less_even_at_every_learning_rate():
     answer, number, why = judge((0.30, 0.42, 0.54), (0.10, 0.12, 0.14), (-0.1, 0.0, 0.1))
     assert answer == HOLDS
-    assert "mean over 3 learning rates: paper 0.120, all ones 0.420; all ones minus paper +0.3000 ± 0.0577" in number
-    assert "At the best learning rate of each set: paper 0.120, all ones 0.420." in why
+    assert "each set: paper 0.120 (2^-7), all ones 0.420 (2^-7); all ones minus paper +0.3000 ± 0.0577" in number
+    assert why.startswith("Mean over the 3 learning rates at which no run diverges: paper 0.120, all ones 0.420.")
     assert why.endswith("exceeds half of kappa: paper 1, all ones 3.")
 
 
 def test_loads_that_differ_by_the_noise_of_seeds_decide_nothing():
     answer, number, _ = judge((0.30, 0.42, 0.54), (0.3, 0.4, 0.5), (-0.2, 0.0, 0.2))
     assert answer == UNSURE
-    assert "paper 0.400, all ones 0.420" in number
+    assert "paper 0.400 (2^-7), all ones 0.420 (2^-7)" in number
 
 
 def test_loads_of_all_ones_that_are_more_even_contradict():
@@ -55,12 +55,12 @@ def test_loads_of_all_ones_that_are_more_even_contradict():
 def test_learning_rates_at_which_a_seed_diverges_are_left_out_of_loads():
     answer, number, why = judge((0.35, 0.37, None))
     assert answer == HOLDS
-    assert "mean over 2 learning rates: paper 0.110, all ones 0.360" in number
+    assert why.startswith("Mean over the 2 learning rates at which no run diverges: paper 0.110, all ones 0.360.")
     assert why.endswith("paper 0, all ones 2.")
     answer, number, why = judge((None, None, None), (None, 0.1, 0.1))
     assert answer == UNSURE
-    assert "mean over 0 learning rates" in number
-    assert "best learning rate of each set: unknown" in why
+    assert "paper 0.100 (2^-7), all ones diverges (2^-7); all ones minus paper unknown, a run has diverged" in number
+    assert "Mean over the 0 learning rates at which no run diverges: unknown." in why
 
 
 SETS = {
@@ -112,4 +112,4 @@ def test_runs_that_diverge_can_be_drawn(drawings):
 def test_the_studys_own_learning_rate_need_not_be_on_the_grid():
     found = decide((0.30, 0.42, 0.54), lr=-6.5)
     assert found.answer == HOLDS
-    assert found.why.startswith("At the best learning rate of each set: unknown.")
+    assert "paper 0.140 (2^-6.5), all ones 0.540 (2^-6.5)" in found.number

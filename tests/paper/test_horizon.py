@@ -3,17 +3,19 @@ import io
 import math
 
 import pytest
-from made_tables import BATCH, HOLDS, NOT, STEPS, UNSURE, both_grids, table, valley
+from made_tables import BATCH, HOLDS, NOT, STEPS, both_grids, table, valley
 
 from expertp.paper import horizon
 
 
-def decide(short, long):
+def decide(short, long, long_lr=-7.0):
     joint = {"larger": {"models": [{"n_embd": 64, "n_layer": 4}]}}  # four times the base
     train = {"data": "none", "steps": 3 * STEPS, "batch_tokens": BATCH, "eval_every": 2}
     specs = {
         "transfer-quarter": both_grids("transfer-quarter"),
-        "horizon": both_grids("horizon", axes={}, joint=joint, train=train),
+        "horizon": both_grids(
+            "horizon", axes={}, joint=joint, train=train, hps={"lr": 2.0**long_lr, "init_std": 2.0**-4}
+        ),
     }
     return horizon.decide({name: table(spec, short if name != "horizon" else long) for name, spec in specs.items()})
 
@@ -28,11 +30,21 @@ def test_a_horizon_that_moves_no_optimum_holds_by_both_criteria():
 
 
 def test_a_shift_of_horizon_and_schedule_is_not_one_of_size():
-    # Both sizes move by an octave: the base must be tuned on the long horizon, which decides nothing about size.
+    # Both sizes move by an octave: the short horizon's learning rate costs, and nothing is decided about size.
     found = decide(valley, lambda run: valley(run, lr=-8.0))
     assert "octaves: lr -1.00 [" in found.number
-    assert (found.answer, found.paper_answer) == (UNSURE, NOT)
+    assert found.parts == [None, True, False, True]
+    assert (found.answer, found.paper_answer) == (NOT, NOT)
     assert "tune the base first" in found.why
+    assert "cost of the short horizon's values at the larger model (nats): lr 0.0400 [" in found.number
+
+
+def test_the_values_of_the_short_horizon_are_judged_at_the_larger_model_on_the_long_one():
+    # The long study was tuned at its own optimum, an octave below the short one.
+    found = decide(valley, lambda run: valley(run, lr=-8.0), long_lr=-8.0)
+    assert found.parts == [True, True, False, True]
+    near = decide(valley, lambda run: valley(run, lr=-7.25), long_lr=-7.0)
+    assert near.parts == [True, True, True, True]
 
 
 def test_an_optimum_that_moves_with_size_on_the_long_horizon_does_not_hold():

@@ -22,7 +22,7 @@ def test_loads_are_balanced_when_they_are_late_in_training():
     assert answer == found.paper_answer == HOLDS
     assert "an s.d. of 15.3% of kappa" in why  # sqrt(3/4 / 32) of the 32 tokens that an expert should get
     # Over kappa = 1/4: 0.1, 0.1 in the short study, 0.2 and 0.36 in the long one.
-    assert number.endswith(": median 0.15, largest 0.36 (long, width 64)")
+    assert number.endswith(": median over sizes 0.15, largest 0.360 ± 0.000 (long, width 64)")
 
 
 def test_an_expert_without_a_token_is_no_balance():
@@ -30,7 +30,15 @@ def test_an_expert_without_a_token_is_no_balance():
     answer, number, _ = read(found)
     assert answer == NOT
     assert found.paper_answer == HOLDS, "the median over sizes is 0.15 of kappa"
-    assert number.endswith("largest 1.00 (long, width 64)")
+    assert number.endswith("largest 1.000 ± 0.000 (long, width 64)")
+
+
+def test_a_load_near_the_limit_is_open_as_noise_could_decide_it():
+    # Half of kappa is 0.125. Seeds differ by 0.02.
+    found = balance([0.11] * 2, seed_1=[0.13] * 2)
+    assert found.answer == UNSURE
+    assert balance([0.1199] * 2, seed_1=[0.1201] * 2).answer == HOLDS
+    assert balance([0.1399] * 2, seed_1=[0.1401] * 2).answer == NOT
 
 
 def test_by_the_papers_criterion_most_sizes_fall_to_near_zero():
@@ -43,7 +51,7 @@ def test_by_the_papers_criterion_most_sizes_fall_to_near_zero():
 def test_loads_of_a_run_that_diverges_are_unknown_and_not_those_of_its_start():
     answer, number, why = read(balance([0.05, 0.05], seed_1=[0.01] * 3))
     assert answer == UNSURE
-    assert number.endswith(": median 0.10, largest 0.20 (long, width 32)")
+    assert number.endswith(": median over sizes 0.10, largest 0.200 ± 0.000 (long, width 32)")
     assert why.endswith("because a run diverges: long, width 64.")
 
 

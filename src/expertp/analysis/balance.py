@@ -59,3 +59,9 @@ def load_balance(records: Records) -> LoadBalance | None:
         dead_experts=tuple(dead.values_ST[:, is_shared].mean(0).tolist()),
         n_seeds=len(moe),
     )
+
+
+def late_deviations(records: Records, steps: int) -> dict[int, float]:
+    """Return max |Load - kappa| over the last quarter of `steps` by seed; nan for a run that ended before."""
+    loads = {seed: load_balance({seed: run}) for seed, run in records.items()}
+    return {seed: load.late(steps) if load else math.nan for seed, load in loads.items()}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expertp.analysis.balance import LoadBalance, load_balance
+from expertp.analysis.balance import LoadBalance, late_deviations, load_balance
 from expertp.analysis.curves import curve
 from expertp.analysis.paired import paired
 from expertp.analysis.seed_curves import Records
@@ -20,7 +20,9 @@ from expertp.paper.constants import ONES
 from expertp.paper.constants_loss import STUDY, constants_labels
 from expertp.paper.finding import Criteria, Finding, Outcome, Tables, is_positive
 from expertp.paper.imbalance import BALANCED
-from expertp.study.cells import grid
+from expertp.study.cells import Arm, Size, grid
+from expertp.study.table import StudyTable
+from expertp.util.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +32,8 @@ CLAIM = "Without tuned constants, experts are loaded less evenly."
 CRITERIA = Criteria(
     paper="At every learning rate at which no run diverges, the mean of max |Load - kappa| in the last quarter of "
     "training is higher with all ones than with the study's own constants.",
-    ours="Max |Load - kappa| in the last quarter of training, averaged over the learning rates at which no run "
-    "diverges, is significantly higher with all ones than with the study's own constants.",
+    ours="At the best learning rate of each set of constants, max |Load - kappa| in the last quarter of training is "
+    "significantly higher with all ones than with the study's own constants.",
 )
 
 DIVERGED = "diverges"
@@ -49,41 +51,50 @@ def decide(tables: Tables) -> Outcome:
         }
         for arm, label in arms.items()
     }
-    steps, seeds = table.study.train.steps, table.study.seeds
-    late_RS = {
-        label: np.array([[_late_load(by_rate[rate], seed, steps) for seed in seeds] for rate in rates])
-        for label, by_rate in sets.items()
-    }
-    # Only learning rates at which no run of any set has diverged: each seed then has one number per set.
+    late_RS = {label: np.array([_late(table, records) for records in found.values()]) for label, found in sets.items()}
+    # Learning rates at which no run of any set has diverged.
     whole = [place for place in range(len(rates)) if not any(np.isnan(each[place]).any() for each in late_RS.values())]
-    means_S = {label: each[whole].mean(0) if whole else np.full(len(seeds), np.nan) for label, each in late_RS.items()}
-    gaps = {
-        label: paired(means_S[ONES].tolist(), values.tolist()) for label, values in means_S.items() if label != ONES
-    }
-    listed = ", ".join(f"{label} {np.mean(values):.3f}" for label, values in means_S.items())
+    means_R = {label: each[whole].mean(1) for label, each in late_RS.items()}
+    best = {label: _at_best(table, axis, base, arm) for arm, label in arms.items()}
+    gaps = {label: paired(best[ONES].late, each.late) for label, each in best.items() if label != ONES}
+    listed = ", ".join(f"{label} {each}" for label, each in best.items())
     differences = ", ".join(f"minus {label} {gap}" for label, gap in gaps.items())
-    bests = {label: curve(table, axis, base, arm, "log2_lr") for arm, label in arms.items()}
-    at_best = ", ".join(
-        f"{label} {late_RS[label][place].mean():.3f}"
-        for label, best in bests.items()
-        if best and best.best_value in rates and (place := rates.index(best.best_value)) in whole
-    )
-    uneven = ", ".join(f"{label} {(each[whole].mean(1) > BALANCED * kappa).sum()}" for label, each in late_RS.items())
+    means = ", ".join(f"{label} {each.mean():.3f}" for label, each in means_R.items()) if whole else "unknown"
+    uneven = ", ".join(f"{label} {(each > BALANCED * kappa).sum()}" for label, each in means_R.items())
     return Outcome(
         parts=[is_positive(gaps[own])],
-        paper_parts=[bool((late_RS[ONES][whole].mean(1) > late_RS[own][whole].mean(1)).all()) if whole else None],
-        number=f"max |Load - kappa| late in training, mean over {len(whole)} learning rates: {listed}; "
-        f"{ONES} {differences}",
-        why=f"At the best learning rate of each set: {at_best or 'unknown'}. "
-        f"Number of learning rates at which it exceeds half of kappa: {uneven}.",
+        paper_parts=[bool((means_R[ONES] > means_R[own]).all()) if whole else None],
+        number=f"max |Load - kappa| late in training at the best learning rate of each set: {listed}; {ONES} "
+        f"{differences}",
+        why=f"Mean over the {plural(len(whole), 'learning rate')} at which no run diverges: {means}. Number of these "
+        f"at which it exceeds half of kappa: {uneven}.",
         drawings=(render("constants-load", draw, data(sets, 1 - kappa)),),
     )
 
 
-def _late_load(records: Records, seed: int, steps: int) -> float:
-    """Return the late load deviation of a run; nan where it has not reached the last step."""
-    load = load_balance({seed: records[seed]}) if seed in records else None
-    return load.late(steps) if load else math.nan
+@dataclass(frozen=True)
+class _AtBest:
+    """The best learning rate of a set of constants, log2, and late load deviations there by seed; inf: it diverges."""
+
+    rate: float
+    late: Sequence[float]
+
+    def __str__(self) -> str:
+        return f"{'diverges' if math.inf in self.late else f'{np.mean(self.late):.3f}'} (2^{self.rate:g})"
+
+
+def _at_best(table: StudyTable, axis: str, base: Size, arm: Arm) -> _AtBest:
+    swept = curve(table, axis, base, arm, "log2_lr")
+    assert swept is not None, "the study sweeps learning rates"
+    rows = table.where(axis=axis, size=base, arm=arm, hp="log2_lr", value=swept.best_value)
+    records = table.records(rows) if rows else table.zero_shot_records(axis, base, arm)
+    return _AtBest(swept.best_value, [math.inf if math.isnan(each) else each for each in _late(table, records)])
+
+
+def _late(table: StudyTable, records: Records) -> list[float]:
+    """Return the late load deviation of each seed of a study; nan where a run has not reached the last step."""
+    late = late_deviations(records, table.study.train.steps)
+    return [late.get(seed, math.nan) for seed in table.study.seeds]
 
 
 @dataclass(frozen=True)
