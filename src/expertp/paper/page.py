@@ -73,6 +73,7 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
         "finding.",
         "Differences are between the same seeds, ± their standard error. They count if they exceed Student's 95% "
         "interval.",
+        f"**{_decided(records)}**",
         "",
         *_as_table([("finding", "in the paper", "by the paper's criterion", "by ours", "measured"), *index])[:-1],
     ]
@@ -86,10 +87,23 @@ def as_markdown(records: Sequence[FindingRecord], remarks: Mapping[str, str]) ->
     return "\n".join([*lines, ""])
 
 
+def _decided(records: Sequence[FindingRecord]) -> str:
+    """Say how many findings are decided by our present criteria."""
+    current = [each for each in records if _is_current(each)]
+    decided = sum(each.answer != "INCONCLUSIVE" for each in current)
+    earlier = len(records) - len(current)
+    return f"By ours, {decided} of {len(records)} findings are decided" + (
+        f"; {earlier} were judged by an earlier criterion and are to be made again." if earlier else "."
+    )
+
+
+def _is_current(record: FindingRecord) -> bool:
+    return record.is_judged_by(find(record.name).criteria)
+
+
 def _ours(record: FindingRecord) -> str:
     """Return the answer by our criterion, and whether that criterion was another one."""
-    is_current = record.is_judged_by(find(record.name).criteria)
-    return f"{record.answer}{'' if is_current else ' (by an earlier criterion)'}"
+    return f"{record.answer}{'' if _is_current(record) else ' (by an earlier criterion)'}"
 
 
 def _criteria(record: FindingRecord) -> list[str]:

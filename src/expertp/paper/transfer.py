@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import get_args
 
 from expertp.analysis.transfer import judge
@@ -35,9 +36,15 @@ def decide_transfer(tables: Tables, beside: Collection[str] = ()) -> Outcome:
         tables: the tables of all studies.
         beside: names of studies that are shown, but not part of the claim.
     """
-    found = {name: judge(table).axes for name, table in tables.items()}
+    judged = {name: judge(table) for name, table in tables.items()}
+    found = {name: each.axes for name, each in judged.items()}
     drawings = tuple(draw_curves(table, found[name]) for name, table in tables.items())
-    return transfer_outcome(found, drawings, beside=beside)
+    outcome = transfer_outcome(found, drawings, beside=beside)
+    moves = [f"{each.horizon:+.2f} ({name})" for name, each in judged.items() if each.horizon.is_known]
+    if not moves:
+        return outcome
+    by_horizon = f"Per doubling of steps, the base's optimal learning rate moves by {', '.join(moves)} octaves."
+    return replace(outcome, why=f"{outcome.why} {by_horizon}")
 
 
 def draw_curves(table: StudyTable, verdicts: Sequence[Verdict]) -> Drawing:
