@@ -98,7 +98,7 @@ def test_a_finding_may_have_a_table(tmp_path):
 
 def test_remarks_stand_in_their_sections(tmp_path):
     put(tmp_path, "softmax")
-    put(tmp_path, "speedrun")
+    put(tmp_path, "speedrun", criteria=None)
     (tmp_path / "remarks.yaml").write_text(
         "remarks:\n  speedrun:\n    verdict: HOLDS\n    remark: |\n      So it is.\n"
     )
