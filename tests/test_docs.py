@@ -195,4 +195,7 @@ def test_the_numbers_of_the_promise_are_those_of_its_study() -> None:
     sp = {lr: fmean(losses) for (arm, width, lr), losses in losses_by_place.items() if (arm, width) == ("sp", "384")}
     cost = sp["-8.0"] - min(sp.values())
     assert f"it costs {cost:.2f} nats" in page
-    assert f"it costs {cost:.2f} nats" in (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"costs ([0-9.]+) nats at 4 times the width \(95%: ([0-9.]+) to ([0-9.]+)\)", page)
+    assert found is not None
+    shown = "about {:.3f} nats at 4 times the width (95%: {:.3f} to {:.3f})".format(*map(float, found.groups()))
+    assert shown in (ROOT / "README.md").read_text(encoding="utf-8")
