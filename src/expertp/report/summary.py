@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from expertp.errors import printable
+from expertp.util.statistics import confidence
 
 if TYPE_CHECKING:
     from expertp.analysis.verdict import Conclusion, Judgement, StudyVerdict, Verdict
@@ -56,15 +57,25 @@ def describe_horizon(drift: Estimate) -> str:
 
 
 def _cost(found: Sequence[Verdict]) -> str:
-    """Say what zero-shot costs where it transfers, beside what the sizes gain."""
+    """Say what zero-shot costs where it transfers, as estimated and at most, beside what the sizes gain."""
     costs = [each.worst for each in found if each.worst is not None]
-    largest = max(each.cost.value for each in costs)
-    gains = [each.gain for each in costs]
-    gain = f"{min(gains):.3f}" if len(gains) == 1 else f"{min(gains):.3f} to {max(gains):.3f}"
+    bound = max(size.cost.high for each in found for size in each.costs)
+    lowest_confidence = confidence(max(each.tail for each in found))
     return (
-        f"There, the base's values cost at most {largest:.4f} nats more than tuning again; the larger models gain "
-        f"{gain} nats over the base."
+        f"There, the base's values cost about {_range((each.cost.value for each in costs), 4)} nats more than tuning "
+        f"again (at most {bound:.4f}, with {lowest_confidence} confidence); the larger models gain "
+        f"{_range((each.gain for each in costs), 3)} nats over the base."
     )
+
+
+def _range(values: Iterable[float], digits: int) -> str:
+    """Write the smallest and the largest of some numbers.
+
+    >>> _range([0.12, 0.3], 2), _range([0.3, 0.3001], 2)
+    ('0.12 to 0.30', '0.30')
+    """
+    shown = [f"{value:.{digits}f}" for value in sorted(values)]
+    return shown[0] if shown[0] == shown[-1] else f"{shown[0]} to {shown[-1]}"
 
 
 def _arms(others: Sequence[Judgement]) -> Iterable[list[str]]:
