@@ -117,11 +117,36 @@ def test_a_minimum_that_may_lie_beyond_asks_for_the_next_value(data, tmp_path, o
     assert proposal.seconds == pytest.approx(proposal.runs * surface.seconds)
 
 
-def test_values_are_halved_before_a_diverged_one(data, tmp_path, on):
+def coarse(data, tmp_path):
+    """Return a study on a grid of whole octaves around zero-shot."""
+    return open_study(tmp_path / "study", first_choice(tuned_study(data, grid=(-8, -7, -6), seeds=(0, 1, 2))))
+
+
+def test_values_are_halved_before_a_diverged_one_where_too_few_can_be_fitted(data, tmp_path, on):
     on(Surface(moved=0.9, noise=0.01, diverges_above=-6.5))
-    directory = open_study(tmp_path / "study", first_choice(tuned_study(data, grid=(-8, -7, -6), seeds=(0, 1, 2))))
-    proposals = propose(table := directory.table(), judge(table))
-    assert all(-6.5 in each.choice.values for each in proposals)
+    table = coarse(data, tmp_path).table()
+    assert judge(table).axes[0].reason.startswith("fewer than three values")
+    (proposal,) = propose(table, judge(table))
+    assert (proposal.choice.values, proposal.choice.looks) == ((-8, -7, -6.5, -6), 2)
+    assert proposal.choice.why.startswith("fewer than three values")
+
+
+def test_values_are_halved_before_a_diverged_one_where_the_minimum_may_lie_beyond(data, tmp_path, on):
+    on(Surface(moved=0.9, noise=0.01, diverges_above=-6.5))
+    study = first_choice(tuned_study(data, grid=(-9, -8, -7, -6), seeds=(0, 1, 2)))
+    values = (-9, -8, -7, -6)
+    study = study.replace(chosen=tuple(each.replace(values=values) for each in study.chosen))
+    table = open_study(tmp_path / "study", study).table()
+    assert judge(table).axes[0].reason.endswith("may lie beyond the values of the grid")
+    (proposal,) = propose(table, judge(table))
+    assert proposal.choice.values == (-9, -8, -7, -6.5, -6)
+
+
+def test_values_that_are_left_are_halved_where_the_half_way_one_diverges_too(data, tmp_path, on):
+    surface, proposed = on(Surface(noise=0.0003, diverges_above=-6.9)), []
+    ended = sweep_until_decided(coarse(data, tmp_path), surface, on_proposal=lambda *each: proposed.append(each[0]))
+    assert [each.choice.values for each in proposed[:2]] == [(-8, -7, -6.5, -6), (-8, -7.5, -7, -6.5, -6)]
+    assert len(judge(ended.table()).axes[0].fits) == 2, "three values are fitted"
 
 
 def test_the_next_cells_are_those_chosen_that_have_not_ended(data, tmp_path, on, monkeypatch):

@@ -2,9 +2,10 @@
 
 Every curve begins with two seeds at five values around the zero-shot value (or as many as the grid has there), at the
 base and at the largest size; a study that was swept in full is taken up with all its cells. After each look, an open
-verdict gets what decides it at the lowest cost: a value beyond the end at which the minimum may lie, or those values
-and seeds that narrow the interval of the slope at the zero-shot value most per run, until the verdict is expected to be
-decided. Looking often is corrected for by alpha spending (`expertp.analysis.judging.tail_of_look`).
+verdict gets what decides it at the lowest cost: a value half-way to one at which runs have diverged, where fewer than
+three values can be fitted; a value beyond the end at which the minimum may lie; or those values and seeds that narrow
+the interval of the slope at the zero-shot value most per run, until the verdict is expected to be decided. Looking
+often is corrected for by alpha spending (`expertp.analysis.judging.tail_of_look`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from expertp.analysis.curve_fit import WINDOW, CurveFit, slope_sd
+from expertp.analysis.curve_fit import FEWEST_VALUES, WINDOW, CurveFit, finite_values, slope_sd
+from expertp.analysis.curves import Curve, curves
 from expertp.analysis.judging import tail_of_look
 from expertp.analysis.transfer import judge
 from expertp.analysis.verdict import StudyVerdict, Verdict
@@ -183,7 +185,7 @@ def propose(table: StudyTable, found: StudyVerdict) -> list[Proposal]:
     made: list[Proposal] = []
     for verdict in found.axes:
         choice = next(each for each in study.chosen or () if (each.axis, each.hp) == (verdict.axis, verdict.hp))
-        found_next = _next_choice(study, verdict, choice)
+        found_next = next_choice(study, verdict, choice, curves(table, verdict.axis, verdict.arm, verdict.hp))
         if found_next is None:
             continue
         following, is_enough = found_next
@@ -221,30 +223,67 @@ def _proposals(
     return [Proposal(choice, is_enough, len(runs), cost_of_runs(runs).flops, needed)] if runs else []
 
 
-def _next_choice(study: StudySpec, verdict: Verdict, choice: ChoiceSpec) -> tuple[ChoiceSpec, bool] | None:
+def next_choice(
+    study: StudySpec, verdict: Verdict, choice: ChoiceSpec, found: Sequence[Curve]
+) -> tuple[ChoiceSpec, bool] | None:
     """Return the cells of a curve with those that would decide its verdict, and whether they are expected to be enough.
 
     None if the verdict is decided, or if no cells would decide it.
+
+    Args:
+        study: the study.
+        verdict: the verdict.
+        choice: the cells of the curve.
+        found: the curve at every size.
     """
-    worst = verdict.worst
-    if verdict.conclusion != "UNDECIDED" or worst is None or not verdict.noise.is_known:
+    if verdict.conclusion != "UNDECIDED" or any(math.inf in each.zero_shot_losses for each in found):
+        return None  # more seeds make no zero-shot run stable
+    chosen = (
+        _with_few_values(study, verdict, choice, found)
+        if verdict.worst is None
+        else _with_costs(study, verdict, choice)
+    )
+    if chosen is None or chosen[0].runs == len(choice.values) * len(choice.seeds):
         return None
-    fit = verdict.fits.get(worst.size)
-    if fit is None or worst.is_explained_by_base:  # runs diverge, or the base has to be tuned first
-        return None
-    if any(math.inf in each.curve.zero_shot_losses for each in verdict.fits.values()):  # more seeds make none stable
-        return None
-    value = _beyond(study, choice, fit) if worst.cost.high == math.inf else None
-    if value is not None:
-        design, is_enough, why = _Design(tuple(sorted((*choice.values, value))), choice.seeds), True, BEYOND
-    else:
-        (design, is_enough), why = _improved(study, verdict, choice), verdict.reason
-    if design.runs == len(choice.values) * len(choice.seeds):
-        return None
+    design, is_enough, why = chosen
     before = choice.replace(before=None)
     return choice.replace(
         values=design.values, seeds=design.seeds, looks=choice.looks + 1, why=why, before=before
     ), is_enough
+
+
+def _with_few_values(
+    study: StudySpec, verdict: Verdict, choice: ChoiceSpec, found: Sequence[Curve]
+) -> tuple[_Design, bool, str] | None:
+    """Add a value where too few have finished for a fit: half-way to one at which runs have diverged or were stopped,
+    else half-way between two others, else beyond the lower end; the nearest to zero-shot first.
+    """
+    finite = set.intersection(*({*finite_values(each)} for each in found)) if found else set[float]()
+    if not finite or len(finite) >= FEWEST_VALUES:
+        return None
+    pairs = [(a, b) for a, b in zip(choice.values, choice.values[1:], strict=False) if b - a >= 2 * FINEST]
+    halves = {(a + b) / 2: len({a, b} & finite) for a, b in pairs if {a, b} & finite}
+    value = min(halves, key=lambda half: (halves[half], abs(half - found[0].centre)), default=None)
+    if value is None and choice.values[0] in finite:
+        below = [each for each in grid(study, choice.hp, choice.axis) if each < choice.values[0]]
+        value = max(below, default=choice.values[0] - 1)
+    if value is None:
+        return None
+    return _Design(tuple(sorted((*choice.values, value))), choice.seeds), True, verdict.reason
+
+
+def _with_costs(study: StudySpec, verdict: Verdict, choice: ChoiceSpec) -> tuple[_Design, bool, str] | None:
+    """Add the cells that would decide a verdict whose costs are known; None if no cells would."""
+    worst = verdict.worst
+    if worst is None or not verdict.noise.is_known:
+        return None
+    fit = verdict.fits.get(worst.size)
+    if fit is None or worst.is_explained_by_base:  # the base has to be tuned first
+        return None
+    value = _beyond(study, choice, fit) if worst.cost.high == math.inf else None
+    if value is not None:
+        return _Design(tuple(sorted((*choice.values, value))), choice.seeds), True, BEYOND
+    return *_improved(study, verdict, choice), verdict.reason
 
 
 @dataclass(frozen=True)
