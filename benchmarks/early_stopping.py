@@ -5,7 +5,9 @@
 The published tables have training curves of all learning rates and init stds of the base, as means over five steps.
 Every value within two octaves of the lowest loss of a curve and seed takes the part of zero-shot in turn, and all
 values farther than half an octave from it are compared with it (adaptive sweeps spare all within an octave). A run is a
-later winner if its final loss is at most 0.005 nats above the lowest of its curve and seed, otherwise a loser.
+later winner if its final loss is at most 0.005 nats above the lowest of its curve and seed, otherwise a loser. A winner
+takes part in several pairs, one for each value that takes the part of zero-shot: rates are those of pairs, but only
+runs can be independent.
 
 Chosen on: the margins are the smallest of a ladder that are at least three times the largest distance by which a later
 winner of these studies is behind; they are then tested on all other studies.
@@ -46,8 +48,9 @@ SAFETY = 3.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded run: final loss, and training losses by step."""
+    """A recorded run: its identity, final loss, and training losses by step."""
 
+    identity: str
     loss: float
     curve: dict[int, float]
 
@@ -67,6 +70,7 @@ class Case:
 
     Args:
         study: the study.
+        run: identity of the run.
         is_winner: whether the run ends with the lowest loss of its curve and seed, or within the tolerance of it.
         ends_below: whether it ends below zero-shot.
         behind: by how much it is behind, nats, by the share of a check.
@@ -74,6 +78,7 @@ class Case:
     """
 
     study: str
+    run: str
     is_winner: bool
     ends_below: bool
     behind: dict[float, float]
@@ -99,7 +104,8 @@ def recorded_curves(study: str) -> list[RecordedCurve]:
     slices: tuple[tuple[HP, HP], ...] = (("log2_lr", "log2_init_std"), ("log2_init_std", "log2_lr"))
     with (RESULTS / f"{study}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            run = Recorded(float(row["val_loss"] or math.inf), losses.get(row["identity"], {}))
+            identity = row["identity"]
+            run = Recorded(identity, float(row["val_loss"] or math.inf), losses.get(identity, {}))
             for arm in row["arm"].split(";") if run.curve else ():
                 place = (arm, *(row[field] for field in SIZE_FIELDS), row["seed"])
                 for swept, fixed in slices:
@@ -128,7 +134,8 @@ def _pairs(study: str, runs: dict[float, Recorded]) -> Iterator[Case]:
         for value, run in runs.items():
             if abs(zero - at) <= REACH and abs(value - zero) > APART:
                 behind = {check.share: behind_at(check.step(train), run, zero_shot) for check in CHECKS}
-                yield Case(study, run.loss <= lowest + VerdictSpec().nats, run.loss < zero_shot.loss, behind, train)
+                is_winner = run.loss <= lowest + VerdictSpec().nats
+                yield Case(study, run.identity, is_winner, run.loss < zero_shot.loss, behind, train)
 
 
 def behind_at(step: int, run: Recorded, zero_shot: Recorded) -> float:
@@ -161,8 +168,9 @@ def row(chosen_on: str, tested_on: str, checks: Sequence[Check], found: Sequence
         "tested on": tested_on,
         **{f"margin at {check.share:g}": check.margin for check in checks},
         **{f"winners behind at {each.share:g}": f"{max(c.behind[each.share] for c in winners):.3f}" for each in checks},
-        "winners": len(winners),
-        "losers": len(losers),
+        "winning runs": len({case.run for case in winners}),
+        "pairs of winners": len(winners),
+        "pairs of losers": len(losers),
         "winners stopped": share(winners),
         "losers stopped": share(losers),
         "stopped below zero-shot": f"{sum(case.ends_below for case in stopped) / max(len(stopped), 1):.4f}",

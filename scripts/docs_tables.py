@@ -192,8 +192,9 @@ def drift_cost_table() -> str:
 
 def early_stopping_table() -> str:
     """Return how many later winners and losers the rule of adaptive sweeps would stop, and rules chosen otherwise."""
-    head = ("chosen on", "tested on", "winners", "winners stopped", "losers stopped", "below zero-shot", "FLOPs saved")
-    columns = (*head[:5], "stopped below zero-shot", head[-1])
+    names = ("chosen on", "tested on", "winning runs", "pairs of winners", "winners stopped", "losers stopped")
+    head = (*names[:3], "their pairs", *names[4:], "below zero-shot", "FLOPs saved")
+    columns = (*names, "stopped below zero-shot", "FLOPs saved")
     shown = [row for row in _rows("early-stopping") if row["tested on"].startswith("all")]
     return markdown_table(head, [[row[name] for name in columns] for row in shown])
 
