@@ -10,6 +10,7 @@ from expertp.study.spec import AxisSpec, GridSpec, StudySpec
 from expertp.study.table import Result, StudyTable
 
 RESULTS = Path(__file__).parents[1] / "docs/results/verdict/recorded"
+PAPER = Path(__file__).parents[1] / "docs/results/paper"
 # Steps of warm-up of all recorded runs.
 WARMUP = 100
 FIELDS = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "alpha_ffn"}
@@ -17,7 +18,13 @@ FIELDS = {"width": "n_embd", "depth": "n_layer", "experts": "n_exp", "alpha": "a
 Key = tuple[float, ...]
 
 
-def recorded_table(name: str, base: dict[str, float], log2_lr: float, log2_init_std: float) -> StudyTable:
+def recorded_table(
+    name: str,
+    base: dict[str, float],
+    log2_lr: float,
+    log2_init_std: float,
+    folder: Path = RESULTS,
+) -> StudyTable:
     """Return the study's own arm of a published table, with all axes, sizes, values and seeds that the table has.
 
     Args:
@@ -25,8 +32,9 @@ def recorded_table(name: str, base: dict[str, float], log2_lr: float, log2_init_
         base: n_embd, n_layer, n_exp, n_act and alpha_ffn of the base.
         log2_lr: learning rate of zero-shot runs.
         log2_init_std: init std of zero-shot runs.
+        folder: folder of the table.
     """
-    with (RESULTS / f"{name}.csv").open(newline="") as file:
+    with (folder / f"{name}.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if "expertp" in row["arm"].split(";")]
     models = {tuple(float(row[field]) for field in base) for row in rows}
     fields = list(base)
@@ -82,4 +90,22 @@ def recorded_studies() -> dict[str, StudyTable]:
     return {
         "transfer-quarter": recorded_table("transfer-quarter", QUARTER, -8, -4),
         "transfer-twelfth": recorded_table("transfer-twelfth", TWELFTH, -8, -4),
+    }
+
+
+PRESENT = {"n_embd": 64, "n_layer": 2, "n_exp": 8, "n_act": 2, "alpha_ffn": 1.0}
+
+
+def present_studies() -> dict[str, StudyTable]:
+    """Return the published studies of the present profile with curves at the base and at a largest size.
+
+    They are adaptive: cells that were not chosen have no result. That of depth is the pilot of the profile's study.
+    """
+    results, pilots = PAPER / "results", PAPER / "pilots"
+    return {
+        "transfer-quarter": recorded_table("transfer-quarter", PRESENT, -6.5, -3.5, results),
+        "transfer-quarter-beside": recorded_table("transfer-quarter-beside", PRESENT, -6.5, -3.5, results),
+        "transfer-quarter-depth": recorded_table(
+            "transfer-quarter-depth", {**PRESENT, "n_layer": 4}, -6.5, -3.5, pilots
+        ),
     }
