@@ -221,6 +221,7 @@ def synthetic_rows(studies: int) -> list[dict[str, object]]:
                 looks.append(found.looks)
             rows.append(
                 {"study": surface.study, "hp": surface.hp, "axis": surface.axis, "true_cost_over_tolerance": multiple,
+                 "studies": studies,
                  **{name: f"{counts[name] / studies:.3f}" for name in ("TRANSFERS", "FAILS", "UNDECIDED")},
                  "share of FLOPs": f"{np.mean(shares):.3f}", "median": f"{np.median(shares):.3f}",
                  "looks": f"{np.mean(looks):.2f}", "stopped": f"{np.mean(stopped):.4f}",

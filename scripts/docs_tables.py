@@ -181,6 +181,24 @@ def power_table() -> str:
     return markdown_table(head, cells)
 
 
+def power_present_table() -> str:
+    """Return how often the verdict is right on each curve of the present profile, by design."""
+    rows = _rows("power-present")
+    by_cost = {
+        (row["study"], row["hp"], row["axis"], row["design"], float(row["true_cost_over_tolerance"])): row
+        for row in rows
+    }
+    cells = []
+    for study, hp, axis, design in dict.fromkeys(place[:4] for place in by_cost):
+        zero, twice = (by_cost[study, hp, axis, design, multiple] for multiple in (0.0, 2.0))
+        shown = (f"{float(row[name]):.3f}" for row, name in (
+            (zero, "TRANSFERS"), (twice, "TRANSFERS"), (twice, "FAILS"), (zero, "covered"), (twice, "covered"),
+        ))  # fmt: skip
+        cells.append((study, HP_SHORT[hp], axis, design, *shown, zero["seeds"], twice["seeds"]))
+    head = ("study", "of", "axis", "design", "TRANSFERS at 0", "TRANSFERS at 2x", "FAILS at 2x")
+    return markdown_table((*head, "covered at 0", "covered at 2x", "seeds at 0", "seeds at 2x"), cells)
+
+
 def drift_cost_table() -> str:
     """Return what a drift of half an octave per doubling costs on recorded curves."""
     cells = [
@@ -216,8 +234,25 @@ def adaptive_synthetic_table() -> str:
     for multiple in dict.fromkeys(row["true_cost_over_tolerance"] for row in rows):
         mine = [row for row in rows if row["true_cost_over_tolerance"] == multiple]
         means = [statistics.fmean(float(row[name]) for row in mine) for name in names]
-        cells.append((f"{float(multiple):g} x tolerance", *(f"{mean:.3g}" for mean in means)))
-    return markdown_table(("true cost of zero-shot", *names[:4], "median share", "looks", "saved"), cells)
+        wrong = "FAILS" if float(multiple) < 1 else "TRANSFERS"
+        studies = sum(int(row["studies"]) for row in mine)
+        errors = sum(round(float(row[wrong]) * int(row["studies"])) for row in mine)
+        shown = (f"{mean:.3g}" for mean in means)
+        cells.append((f"{float(multiple):g} x tolerance", error_rate(errors, studies), *shown))
+    head = ("true cost of zero-shot", "wrong", *names[:4], "median share", "looks", "saved")
+    return markdown_table(head, cells)
+
+
+def error_rate(errors: int, cases: int) -> str:
+    """Write how often something went wrong, with the exact one-sided 95% bound of its rate (Clopper and Pearson 1934).
+
+    >>> error_rate(1, 120), error_rate(0, 120)
+    ('1 of 120 (at most 3.9%)', '0 of 120 (at most 2.5%)')
+    """
+    from scipy.special import betaincinv
+
+    bound = 1.0 if errors == cases else float(betaincinv(errors + 1, cases - errors, 0.95))
+    return f"{errors} of {cases} (at most {bound:.1%})"
 
 
 def _rows(name: str) -> list[dict[str, str]]:
@@ -246,6 +281,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "families": families_table,
     "refused": refused_table,
     "power": power_table,
+    "power-present": power_present_table,
     "drift-cost": drift_cost_table,
     "early-stopping": early_stopping_table,
     "adaptive": adaptive_table,
