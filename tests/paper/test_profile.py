@@ -93,7 +93,17 @@ def test_learning_rates_in_octaves_go_with_the_studys_own():
     around = [value - math.log2(twelfth.hps.lr) for value in twelfth.grids.log2_lr]
     assert around == [-1.5, -1, -0.5, 0, 0.5, 1, 1.5]
     control = CPU.study("fixed-topk", "data")
-    assert [value - math.log2(control.hps.lr) for value in control.grids.log2_lr] == [-2, -1.5, -1, -0.5, 0, 0.5, 1, 2, 3]
+    assert [value - math.log2(control.hps.lr) for value in control.grids.log2_lr] == [
+        -2,
+        -1.5,
+        -1,
+        -0.5,
+        0,
+        0.5,
+        1,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize(
