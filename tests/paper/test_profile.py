@@ -123,14 +123,6 @@ def test_zero_shot_studies_have_all_sizes_and_share_the_other_runs(zero_shot, tr
     assert len(between) == len(spec.axes) * len(spec.seeds)
 
 
-def test_speedrun_shares_runs_with_horizon():
-    ours, theirs = (set(unique_runs(expand(CPU.study(name, "data")))) for name in ("speedrun", "horizon"))
-    both = {
-        run.train.seed for run in ours & theirs
-    }  # horizon sweeps the learning rate of speedrun with its first seeds
-    assert both == {0, 1}
-
-
 def paper_counts(name):
     return [each.model.counts() for each in cost(PAPER, [find(name)]).models]
 

@@ -4,7 +4,16 @@ In the paper, the models are larger: GPT2-medium, 355M active parameters.
 """
 
 from expertp.paper.finding import Criteria, Finding, Outcome, PaperStudy, Tables, joint_models, zero_shot_study
-from expertp.paper.race import EQUAL, OPEN, decide_race, dense_sections
+from expertp.paper.race import (
+    DENSE_CPU,
+    DENSE_GRIDS,
+    EQUAL,
+    OPEN,
+    RACE_SEEDS,
+    STANDARD,
+    decide_race,
+    dense_sections,
+)
 
 CLAIM = (
     "At a larger size, MoE models compete with the dense model as well. E16A4 ends clearly below E4A1, and on a par "
@@ -29,27 +38,27 @@ QUARTER = zero_shot_study(
     "medium",
     cpu={"train": CPU, "joint": joint_models(E4A1_E16A4, n_embd=128, n_layer=4)},
     paper={"train": PAPER, "joint": joint_models(E4A1_E16A4, n_embd=1024, n_layer=24)},
-    both={"seeds": [0, 1, 2]},
+    both={"seeds": RACE_SEEDS},
 )
 TWELFTH = zero_shot_study(
     "medium-twelfth",
     cpu={"train": CPU, "base": {"n_exp": 24}, "joint": joint_models(E12A1, n_embd=128, n_layer=4)},
     paper={"train": PAPER, "base": {"n_exp": 12}, "joint": joint_models(E12A1, n_embd=1024, n_layer=24)},
-    both={"seeds": [0, 1, 2]},
+    both={"seeds": RACE_SEEDS},
 )
 DENSE = PaperStudy(
     "medium-dense",
     cpu={
         "train": CPU,
-        **dense_sections(n_embd=128, n_layer=4, lr=1 / 512, init_std=1 / 32),
-        "grids": {"log2_lr": [-10, -9, -8, -7], "log2_init_std": [-6, -5, -4, -3]},
+        **dense_sections(n_embd=128, n_layer=4, **DENSE_CPU),
+        **DENSE_GRIDS,
     },
     paper={
         "train": PAPER,
-        **dense_sections(n_embd=1024, n_layer=24, lr=1 / 1024, init_std=1 / 64),
+        **dense_sections(n_embd=1024, n_layer=24, lr=1 / 1024, init_std=1 / 64, **STANDARD),
         "grids": {"log2_lr": [-12, -11, -10, -9, -8], "log2_init_std": [-7, -6, -5]},
     },
-    both={"seeds": [0, 1, 2], "verdict": None},
+    both={"seeds": RACE_SEEDS, "verdict": None},
 )
 
 
