@@ -32,8 +32,9 @@ CLAIM = "Without tuned constants, experts are loaded less evenly."
 CRITERIA = Criteria(
     paper="At every learning rate at which no run diverges, the mean of max |Load - kappa| in the last quarter of "
     "training is higher with all ones than with the study's own constants.",
-    ours="At the best learning rate of each set of constants, max |Load - kappa| in the last quarter of training is "
-    "significantly higher with all ones than with the study's own constants.",
+    ours="Each set of constants has the init std that was its best in a pilot. At the best learning rate of each, max "
+    "|Load - kappa| in the last quarter of training is significantly higher with all ones than with the study's own "
+    "constants.",
 )
 
 DIVERGED = "diverges"
