@@ -35,7 +35,7 @@ def test_the_page_has_an_index_and_a_section_per_finding(tmp_path):
     assert "![two](findings/softmax/two.svg)" in text
     assert "**INCONCLUSIVE**: |Load| 1.5. Because." in text
     assert "`expertp paper make speedrun`: 3 runs. Text: novels-512, builtin-512 in place of k8s-docs." in text
-    assert "**By ours, 1 of 2 findings are decided.**" in text
+    assert "**Decided by our present criteria: 1 of 2.**" in text
     assert "It is so." not in text  # the claim is that of the catalogue, however old the record
     assert text == as_markdown(read_records(tmp_path), {})
 
@@ -52,7 +52,9 @@ def test_a_record_of_an_earlier_version_was_not_judged_by_todays_criteria(tmp_pa
     text = write_page(tmp_path).read_text()
     assert "| [speedrun](#speedrun) | Fig. 9 | - | HOLDS (by an earlier criterion) |" in text
     assert "**HOLDS (by an earlier criterion)**: |Load| 1.5." in text
-    assert "**By ours, 0 of 1 findings are decided; 1 were judged by an earlier criterion and are to be made" in text
+    assert (
+        "**Decided by our present criteria: 0 of 1. Judged by an earlier criterion, and to be made again: 1.**" in text
+    )
     assert "criterion: " not in text
     assert "Fig. 9. It is so." in text, "the answer belongs to the claim of the record"
 

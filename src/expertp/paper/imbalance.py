@@ -42,7 +42,8 @@ CRITERIA = Criteria(
 def _own(study: PaperStudy, name: str) -> PaperStudy:
     """Return a study with seeds of its own on cpu.
 
-    Seeds differed by an s.d. of up to 0.03 of kappa: twelve see a distance of 0.03 from the limit with a power of 0.9.
+    Seeds differed by an s.d. of up to 0.03, relative to kappa: twelve see a distance of 0.03 from the limit with a
+    power of 0.9.
     """
     return replace(study, name=name, cpu={**study.cpu, "seeds": list(range(3, 15))})
 
@@ -75,10 +76,8 @@ def decide(tables: Tables) -> Outcome:
         drawings.append(render(name, balance.draw, shown))
         chance = max(chance, math.sqrt((1 - kappa) / (kappa * train.batch_tokens)))
         for line in shown.lines:
-            label, records = (
-                f"{name}, {line.axis} {line.label}",
-                table.zero_shot_records(line.axis, line.size, table.own),
-            )
+            label = f"{name}, {line.axis} {line.label}"
+            records = table.zero_shot_records(line.axis, line.size, table.own)
             shares = [deviation / kappa for deviation in late_deviations(records, train.steps).values()]
             if any(map(math.isnan, shares)):
                 unknown.append(label)
@@ -89,10 +88,8 @@ def decide(tables: Tables) -> Outcome:
         why += f" Unknown, because a run diverges: {'; '.join(unknown)}."
     if not late:
         return Outcome([None], [None], "late loads are unknown", why, tuple(drawings))
-    worst, median = (
-        max(late, key=lambda label: late[label].mean),
-        float(np.median([each.mean for each in late.values()])),
-    )
+    worst = max(late, key=lambda label: late[label].mean)
+    median = float(np.median([each.mean for each in late.values()]))
     is_balanced = [each.is_at_most(BALANCED, comparisons=len(late)) for each in late.values()]
     return Outcome(
         parts=[*is_balanced, *(None for _ in unknown)],

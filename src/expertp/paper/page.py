@@ -92,9 +92,8 @@ def _decided(records: Sequence[FindingRecord]) -> str:
     current = [each for each in records if _is_current(each)]
     decided = sum(each.answer != "INCONCLUSIVE" for each in current)
     earlier = len(records) - len(current)
-    return f"By ours, {decided} of {len(records)} findings are decided" + (
-        f"; {earlier} were judged by an earlier criterion and are to be made again." if earlier else "."
-    )
+    more = f" Judged by an earlier criterion, and to be made again: {earlier}." if earlier else ""
+    return f"Decided by our present criteria: {decided} of {len(records)}.{more}"
 
 
 def _is_current(record: FindingRecord) -> bool:
