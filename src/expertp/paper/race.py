@@ -51,7 +51,7 @@ def dense_sections(n_embd: int, n_layer: int, alpha_ffn: float = 4, **hps: Any) 
 
 
 # On cpu, the dense model has the constants of the MoE models, and its optimum in a pilot (docs/results/paper/pilots):
-# by standard rules and with all constants one, it ended 0.12 nats higher. With the seeds 0 to 2, an earlier dense model was seen.
+# by standard rules and with all constants one, it ended 0.12 nats higher. An earlier dense model had the seeds 0 to 2.
 DENSE_CPU: Mapping[str, Any] = {"lr": 2**-6.5, "init_std": 2**-4}
 DENSE_GRIDS: Mapping[str, Any] = {"lr_octaves": [-1, -0.5, 0, 0.5, 1], "init_octaves": [-1, -0.5, 0, 0.5, 1]}
 STANDARD: Mapping[str, Any] = {"rules": "sp", "constants": "ones"}
